@@ -1,0 +1,44 @@
+"""One step's work, and who does it: the scheduler makes a `Batch`, a `Runner` computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Compute `num_tokens` of one request's tokens, from `start` on, and write their KV into the request's blocks."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    sample: bool  # the last of these tokens is the request's last: choose the next one
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    works: tuple[Work, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(work.num_tokens for work in self.works)
+
+    @property
+    def sampled(self) -> list[Work]:
+        """The works whose next token is chosen, in the order of `Runner.run`'s answer."""
+        return [work for work in self.works if work.sample]
+
+
+class Runner(Protocol):
+    """The model on its device. Two exist: `TorchRunner`, and `FakeRunner` for tests."""
+
+    def run(self, batch: Batch) -> list[int]:
+        """One token id for each of `batch.sampled`. The KV of the batch is in the cache when this returns."""
+        ...

@@ -1,0 +1,57 @@
+"""The paged KV cache: one tensor, block-major, so that one contiguous piece of memory is one block of all layers.
+
+Shape `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]`; index 2 is K (0) or V (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """What two workers must share to read each other's blocks."""
+
+    num_layers: int
+    num_kv_heads: int
+    block_size: int  # tokens
+    head_dim: int
+    dtype: str  # a key of DTYPES
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.num_layers, 2, self.num_kv_heads, self.block_size, self.head_dim)
+
+    @property
+    def block_bytes(self) -> int:
+        size = DTYPES[self.dtype].itemsize
+        for n in self.shape:
+            size *= n
+        return size
+
+
+class KVCache:
+    """Owns the tensor. Which block belongs to whom is `BlockPool`'s to say."""
+
+    def __init__(self, layout: KVLayout, num_blocks: int, device: str = "cpu") -> None:
+        self.layout = layout
+        self.num_blocks = num_blocks
+        self.tensor: Tensor = torch.zeros((num_blocks, *layout.shape), dtype=DTYPES[layout.dtype], device=device)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.layout.block_bytes
+
+    def as_bytes(self) -> Tensor:
+        """The same memory as uint8, `[num_blocks, block_bytes]`."""
+        return self.tensor.view(self.num_blocks, -1).view(torch.uint8)
+
+    def write_blocks(self, blocks: Sequence[int], payload: Tensor) -> None:
+        """Copies `payload`, uint8 `[len(blocks), block_bytes]`, into these blocks."""
+        self.as_bytes()[torch.tensor(blocks, device=self.tensor.device)] = payload.to(self.tensor.device)

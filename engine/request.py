@@ -1,0 +1,86 @@
+"""A request as the engine sees it: its tokens, how far they are computed, and the blocks that hold their KV.
+
+There is no prefill or decode phase here: a request has `token_ids` and `num_computed`, and each step it catches up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+
+class RequestKind(Enum):
+    """What the engine does with a request besides computing it."""
+
+    GENERATE = "generate"  # computes what is missing, then generates to the end
+    PREFILL = "prefill"  # computes the prompt, samples one token, then holds its blocks until released
+    RECEIVE = "receive"  # gets its blocks, then waits until a peer's KV is accepted, then generates
+
+
+class RequestState(Enum):
+    WAITING = "waiting"  # holds no block
+    RUNNING = "running"  # holds blocks; has tokens to compute
+    RECEIVING = "receiving"  # holds blocks that a transfer fills; private, never hashed
+    HELD = "held"  # a prefill that is done and waits for its reader
+    FINISHED = "finished"  # holds no block
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave every token in.
+
+    `max_tokens` counts the whole completion; `stop_token_ids` holds the end-of-text ids too, unless they are ignored.
+    """
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Maintains `num_computed <= len(token_ids)`, and room in `blocks` for every computed token. Owned by the engine thread."""
+
+    request_id: str
+    token_ids: list[int]  # prompt, then what was generated
+    num_prompt: int
+    sampling: SamplingParams
+    kind: RequestKind = RequestKind.GENERATE
+    priority: int = 0  # lower is sooner
+    cache_salt: str = ""
+    arrived_at: float = 0.0  # seconds, the engine's clock
+    state: RequestState = RequestState.WAITING
+    num_computed: int = 0
+    num_cached: int = 0  # of `num_computed`, found in the prefix cache at the last admission
+    pinned: bool = False  # a peer leases it: never preempted
+    blocks: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `token_ids`
+    num_preemptions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.token_ids) - self.num_computed
+
+    def finish_reason_at(self, token_id: int) -> FinishReason | None:
+        """Why the request ends with `token_id`, already appended; None when it goes on."""
+        if token_id in self.sampling.stop_token_ids:
+            return FinishReason.STOP
+        if self.num_generated >= self.sampling.max_tokens:
+            return FinishReason.LENGTH
+        return None
