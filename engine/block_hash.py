@@ -1,4 +1,4 @@
-"""Chained content hashes of token blocks: the same prefix has the same hash in every process, and no other prefix has it.
+"""Chained content hashes of token blocks: one prefix has one hash in every process, and no other prefix has it.
 
 Keyed BLAKE2b; the key binds everything besides the tokens that decides what a block's KV is. No torch here: the proxy
 computes the same hashes.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DIGEST_BYTES = 16
 
@@ -23,6 +23,9 @@ class HashContext:
     block_size: int
     cache_salt: str = ""
     adapter: str = ""
+
+    def with_salt(self, cache_salt: str) -> HashContext:
+        return self if cache_salt == self.cache_salt else replace(self, cache_salt=cache_salt)
 
     def root(self) -> bytes:
         text = "\0".join([self.model_fingerprint, self.kv_dtype, str(self.block_size), self.cache_salt, self.adapter])

@@ -19,7 +19,9 @@ class EngineConfig(BaseModel):
     num_blocks: int = Field(512, ge=2)
     max_num_batched_tokens: int = Field(512, ge=1)  # a step's token budget
     max_num_seqs: int = Field(32, ge=1)  # requests in one step
-    prefill_chunk_size: int = Field(256, ge=1)  # most prompt tokens of one request in one step; the hand-off's chunk too
+    prefill_chunk_size: int = Field(
+        256, ge=1
+    )  # most prompt tokens of one request in one step; the hand-off's chunk too
     decode_headroom_blocks: int = Field(1, ge=0)  # free blocks asked for beyond a prompt's own before it is admitted
     max_receiving_share: float = Field(0.8, gt=0, le=1)  # of all blocks, at most this share waits for transfers
     enable_prefix_caching: bool = True

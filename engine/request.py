@@ -47,7 +47,7 @@ class SamplingParams:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Maintains `num_computed <= len(token_ids)`, and room in `blocks` for every computed token. Owned by the engine thread."""
+    """Maintains `num_computed <= num_tokens` and a block for every computed token. Owned by the engine thread."""
 
     request_id: str
     token_ids: list[int]  # prompt, then what was generated

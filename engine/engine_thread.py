@@ -1,0 +1,110 @@
+"""The thread that owns an `Engine`: commands come in through one queue, step results go out to subscribers."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from engine.engine import Engine, EngineLoad, StepResult
+from engine.errors import EngineStopped
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25  # an idle engine still reports this often, so that leases and deadlines end without traffic
+MAX_FAILED_STEPS = 3  # in a row; then the device, not a request, is at fault
+
+
+class EngineThread:
+    """Maintains: the engine is touched in this thread only. `died` is set with a reason when it cannot go on."""
+
+    def __init__(self, engine: Engine, tick_s: float = TICK_S) -> None:
+        self.engine = engine
+        self.load = EngineLoad()  # as of the last step or tick; read from any thread
+        self.died: Future[str] = Future()
+        self._tick_s = tick_s
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._subscribers: list[Callable[[StepResult], None]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    def subscribe(self, on_step: Callable[[StepResult], None]) -> None:
+        """`on_step` runs in the engine thread after each step and tick, before any later command."""
+        self._subscribers.append(on_step)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends the thread after the step it is in. Later calls raise EngineStopped."""
+        self._stopping.set()
+        self._inbox.put(lambda: None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._refuse_pending()
+
+    def call(self, command: Callable[[Engine], T]) -> Future[T]:
+        """Runs `command(engine)` between two steps; its result or exception arrives in the future."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if self._stopping.is_set():
+                future.set_exception(EngineStopped("the engine has stopped"))
+                return
+            try:
+                future.set_result(command(self.engine))
+            except Exception as error:  # noqa: BLE001  handed to the caller, whose request it is
+                future.set_exception(error)
+
+        self._inbox.put(run)
+        if self._stopping.is_set():
+            self._refuse_pending()
+        return future
+
+    def _main(self) -> None:
+        num_failed_steps = 0
+        idle = True
+        while not self._stopping.is_set():
+            self._run_commands(wait=idle)
+            result = self.engine.step()
+            idle = result.num_tokens == 0 and not result.failed
+            self.load = self.engine.load()
+            self._publish(result)
+            if result.num_tokens:
+                num_failed_steps = 0
+            if result.failed:
+                num_failed_steps += 1
+                logger.error("step failed for requests %s: %s", [r for r, _ in result.failed], result.failed[0][1])
+            if num_failed_steps == MAX_FAILED_STEPS:
+                self._stopping.set()
+                self.died.set_result(f"{MAX_FAILED_STEPS} steps in a row failed: {result.failed[0][1]}")
+        self._refuse_pending()
+
+    def _run_commands(self, wait: bool) -> None:
+        try:
+            command = self._inbox.get(timeout=self._tick_s) if wait else self._inbox.get_nowait()
+            while True:
+                command()
+                command = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _publish(self, result: StepResult) -> None:
+        for on_step in self._subscribers:
+            try:
+                on_step(result)
+            except Exception:  # one subscriber's bug must not stop every request
+                logger.exception("a step subscriber failed")
+
+    def _refuse_pending(self) -> None:
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.batch import Batch
+from engine.engine import Engine, StepResult
+from engine.errors import RequestTooLong, UnknownRequest
+from engine.fake_runner import FakeRunner
+from engine.request import FinishReason, RequestKind, RequestState
+from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
+
+NewEngine = Callable[..., Engine]
+
+
+def test_a_prompt_is_computed_in_chunks_and_then_generates(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    prompt = list(range(19))
+    engine.add(new_request(prompt, max_tokens=5))
+    steps = [engine.step() for _ in range(8)]
+    assert [s.num_prefill_tokens for s in steps] == [8, 8, 3, 0, 0, 0, 0, 0]
+    assert [s.num_decode_tokens for s in steps] == [0, 0, 0, 1, 1, 1, 1, 0]
+    assert [t.token_id for s in steps for t in s.tokens] == FakeRunner.expected(prompt, 5)
+    assert steps[6].tokens[0].finish_reason is FinishReason.LENGTH
+    assert engine.requests == {}
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 24])
+def test_any_prompt_length_gives_the_same_text_cold_and_from_the_cache(
+    length: int, new_request: RequestFactory
+) -> None:
+    engine = make_engine()
+    prompt = list(range(length))
+    for _ in range(2):
+        engine.add(new_request(prompt, max_tokens=9))
+        assert list(run_to_end(engine).values()) == [FakeRunner.expected(prompt, 9)]
+
+
+def test_a_known_prefix_is_not_computed_again(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    prompt = list(range(18))
+    engine.add(new_request(prompt))
+    run_to_end(engine)
+    engine.add(new_request(prompt))
+    assert engine.step().num_prefill_tokens == 2
+
+
+def test_another_tenant_shares_no_prefix(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    engine.add(new_request(range(8), cache_salt="a"))
+    run_to_end(engine)
+    engine.add(new_request(range(8), cache_salt="b"))
+    assert engine.step().num_prefill_tokens == 8
+
+
+def test_decodes_go_before_prompt_chunks_within_the_budget(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine(max_num_batched_tokens=8, max_num_seqs=8)
+    engine.add(new_request(range(4), max_tokens=8))
+    engine.step()
+    engine.add(new_request(range(50, 70)))
+    result = engine.step()
+    assert (result.num_decode_tokens, result.num_prefill_tokens) == (1, 7)
+
+
+def test_a_stop_token_ends_the_request(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    expected = FakeRunner.expected([1, 2, 3], 6)
+    request = new_request([1, 2, 3], max_tokens=6)
+    stop = expected[2]
+    request.sampling = type(request.sampling)(max_tokens=6, stop_token_ids=frozenset({stop}))
+    engine.add(request)
+    tokens = run_to_end(engine)["r0"]
+    assert tokens == expected[: expected.index(stop) + 1]
+
+
+def test_without_room_the_youngest_is_preempted_and_text_stays_the_same(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine(num_blocks=12, decode_headroom_blocks=0, enable_prefix_caching=False)
+    prompts = [[n, n + 1, n + 2, n + 3] for n in range(0, 40, 10)]
+    requests = [new_request(prompt, max_tokens=20) for prompt in prompts]
+    for request in requests:
+        engine.add(request)
+    tokens = run_to_end(engine)
+    assert tokens == {r.request_id: FakeRunner.expected(p, 20) for r, p in zip(requests, prompts, strict=True)}
+    assert requests[0].num_preemptions == 0
+    assert 0 < max(r.num_preemptions for r in requests) < 10
+
+
+def test_requests_that_fit_one_at_a_time_all_finish_without_thrashing(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine(num_blocks=8)
+    requests = [new_request([n] * 12, max_tokens=20) for n in range(10)]
+    for request in requests:
+        engine.add(request)
+    tokens = run_to_end(engine, max_steps=2000)
+    assert all(len(tokens[r.request_id]) == 20 for r in requests)
+    assert max(r.num_preemptions for r in requests) < 10
+
+
+def test_what_can_never_fit_is_refused_with_the_limit(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine(num_blocks=4)
+    with pytest.raises(RequestTooLong, match="KV cache holds 16"):
+        engine.add(new_request(range(10), max_tokens=7))
+    with pytest.raises(RequestTooLong, match="context is 4096"):
+        new_engine(num_blocks=2000).add(new_request(range(10), max_tokens=5000))
+
+
+def test_a_prefill_request_is_held_after_its_first_token(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    request = new_request(range(10), kind=RequestKind.PREFILL)
+    engine.add(request)
+    assert run_to_end(engine) == {"r0": FakeRunner.expected(range(10), 1)}
+    assert request.state is RequestState.HELD
+    engine.release("r0")
+    engine.check_integrity()
+    assert engine.pool.counts().used == 0
+
+
+def test_an_opened_prompt_takes_the_blocks_of_one_that_nobody_opened(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine(num_blocks=8, enable_prefix_caching=False)
+    unread = new_request(range(20), kind=RequestKind.PREFILL)
+    opened = new_request(range(50, 74), kind=RequestKind.PREFILL)
+    engine.add(unread)
+    run_to_end(engine)
+    engine.add(opened)
+    assert engine.step().num_tokens == 0
+    engine.pin(opened.request_id)
+    assert run_to_end(engine)[opened.request_id] == FakeRunner.expected(range(50, 74), 1)
+    assert unread.state is RequestState.WAITING
+    engine.release(opened.request_id)
+    assert run_to_end(engine)[unread.request_id] == FakeRunner.expected(range(20), 1)
+
+
+def receive(engine: Engine, source: Engine, prompt: list[int], new_request: RequestFactory) -> list[int]:
+    """Hands a prompt's KV from one engine to the other by copying blocks, and generates there."""
+    held = new_request(prompt, kind=RequestKind.PREFILL)
+    source.add(held)
+    first = run_to_end(source)[held.request_id][0]
+    request = new_request(prompt, max_tokens=7, kind=RequestKind.RECEIVE)
+    engine.add(request)
+    assert list(engine.step().reserved) == [request]
+    engine.cache.write_blocks(request.blocks, source.cache.as_bytes()[torch.tensor(held.blocks)])
+    output = engine.accept(request.request_id, first)
+    return [output.token_id, *run_from_one(engine)]
+
+
+def run_from_one(engine: Engine) -> list[int]:
+    tokens = []
+    while (result := engine.step()).num_tokens:
+        tokens += [t.token_id for t in result.tokens]
+    return tokens
+
+
+def test_received_kv_gives_the_same_text_and_computes_no_prompt_token(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine, source = new_engine(), new_engine()
+    prompt = list(range(30, 49))
+    assert receive(engine, source, prompt, new_request) == FakeRunner.expected(prompt, 7)
+    engine.check_integrity()
+    assert engine.requests == {}
+
+
+def test_received_blocks_are_private_until_they_are_accepted(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine()
+    engine.add(new_request(range(16), kind=RequestKind.RECEIVE))
+    engine.step()
+    engine.add(new_request(range(16)))
+    assert engine.step().num_prefill_tokens == 8
+
+
+def test_wrong_kv_gives_other_text(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    request = new_request(range(8), max_tokens=3, kind=RequestKind.RECEIVE)
+    engine.add(request)
+    engine.step()
+    first = FakeRunner.expected(range(8), 1)[0]
+    engine.accept(request.request_id, first)
+    assert run_from_one(engine) != FakeRunner.expected(range(8), 3)[1:]
+
+
+def test_transfers_wait_on_a_bounded_share_of_the_blocks(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine(num_blocks=16, max_receiving_share=0.5)
+    for n in range(3):
+        engine.add(new_request([n] * 16, kind=RequestKind.RECEIVE))
+    assert len(engine.step().reserved) == 2
+    assert engine.scheduler.waiting[0].request_id == "r2"
+    engine.abort("r0")
+    assert [r.request_id for r in engine.step().reserved] == ["r2"]
+
+
+def test_only_a_receiving_request_is_accepted_and_only_a_held_one_released(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine()
+    engine.add(new_request(range(3)))
+    with pytest.raises(UnknownRequest, match="waiting, not receiving"):
+        engine.accept("r0", 1)
+    with pytest.raises(UnknownRequest, match="waiting, not held"):
+        engine.release("r0")
+    assert not engine.abort("nobody")
+
+
+def test_a_batch_that_the_model_cannot_run_fails_its_requests_only(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine()
+    engine.add(new_request([1, 2]))
+    engine.runner = BrokenRunner()
+    result: StepResult = engine.step()
+    assert list(result.failed) == [("r0", "RuntimeError: no such kernel")]
+    engine.check_integrity()
+    assert engine.pool.counts().used == 0
+
+
+class BrokenRunner:
+    def run(self, batch: Batch) -> list[int]:
+        raise RuntimeError("no such kernel")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=12),
+    num_blocks=st.integers(14, 40),
+    abort_every=st.integers(0, 4),
+)
+def test_whatever_the_mixture_all_end_and_no_block_is_lost(
+    lengths: list[tuple[int, int]], num_blocks: int, abort_every: int
+) -> None:
+    engine = make_engine(num_blocks=num_blocks, max_num_seqs=4)
+    new_request = RequestFactory()
+    requests = [new_request([n % 7] * length, max_tokens=m) for n, (length, m) in enumerate(lengths)]
+    for request in requests:
+        engine.add(request)
+    aborted = set()
+    if abort_every:
+        engine.step()
+        for request in requests[::abort_every]:
+            if engine.abort(request.request_id):
+                aborted.add(request.request_id)
+    for _ in range(2000):
+        result = engine.step()
+        engine.check_integrity()
+        if not result.num_tokens:
+            break
+    assert engine.requests == {}
+    counts = engine.pool.counts()
+    assert counts.free + counts.cached == num_blocks
+    for request, (length, m) in zip(requests, lengths, strict=True):
+        if request.request_id not in aborted:
+            assert request.token_ids[length:] == FakeRunner.expected(request.token_ids[:length], m)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from engine.batch import Batch
+from engine.engine import Engine, StepResult
+from engine.engine_thread import EngineThread
+from engine.errors import EngineStopped
+from engine.fake_runner import FakeRunner
+from tests.unit.engine.conftest import RequestFactory, make_engine
+
+
+def test_commands_run_between_steps_and_results_reach_subscribers(new_request: RequestFactory) -> None:
+    thread = EngineThread(make_engine())
+    tokens: list[int] = []
+    ended = threading.Event()
+
+    def on_step(result: StepResult) -> None:
+        for output in result.tokens:
+            tokens.append(output.token_id)
+            if output.finish_reason:
+                ended.set()
+
+    thread.subscribe(on_step)
+    thread.start()
+    thread.call(lambda engine: engine.add(new_request([5, 6, 7], max_tokens=3))).result(5)
+    assert ended.wait(5)
+    thread.stop()
+    assert tokens == FakeRunner.expected([5, 6, 7], 3)
+
+
+def test_an_error_in_a_command_goes_to_its_caller_and_the_thread_goes_on() -> None:
+    thread = EngineThread(make_engine())
+    thread.start()
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda engine: 1 // 0).result(5)
+    assert thread.call(lambda engine: engine.pool.num_free).result(5) == 32
+    thread.stop()
+
+
+def test_an_idle_engine_still_ticks() -> None:
+    thread = EngineThread(make_engine(), tick_s=0.01)
+    ticked = threading.Event()
+    thread.subscribe(lambda result: ticked.set())
+    thread.start()
+    assert ticked.wait(5)
+    thread.stop()
+
+
+def test_calls_after_stop_are_refused() -> None:
+    thread = EngineThread(make_engine())
+    thread.start()
+    thread.stop()
+    with pytest.raises(EngineStopped):
+        thread.call(lambda engine: None).result(5)
+
+
+def test_a_device_that_fails_every_step_ends_the_thread_with_a_reason(new_request: RequestFactory) -> None:
+    engine: Engine = make_engine()
+    engine.runner = BrokenDevice()
+    thread = EngineThread(engine, tick_s=0.01)
+    thread.start()
+    for n in range(3):
+        thread.call(lambda engine, n=n: engine.add(new_request([n]))).result(5)  # type: ignore[misc]
+        thread.call(lambda engine: None).exception(5)
+    assert "device lost" in thread.died.result(5)
+
+
+class BrokenDevice:
+    def run(self, batch: Batch) -> list[int]:
+        raise RuntimeError("device lost")
