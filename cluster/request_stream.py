@@ -1,0 +1,161 @@
+"""The worker's end of the request plane: one bidirectional stream per proxy and service, many requests in it.
+
+A request belongs to its stream: when the stream ends, however it ends, its service is told and aborts just those requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+from rpc import worker_pb2, worker_pb2_grpc
+from rpc.worker_pb2 import PROTOCOL_VERSION
+
+HELLO_TIMEOUT_S = 5.0
+SILENT_PROXY_S = 10.0
+LOAD_INTERVAL_S = 1.0
+LOAD_MIN_INTERVAL_S = 0.05
+logger = logging.getLogger(__name__)
+
+Event = worker_pb2.PrefillEvent | worker_pb2.DecodeEvent
+Command = worker_pb2.PrefillCommand | worker_pb2.DecodeCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is now. A role change is a new identity."""
+
+    incarnation: str
+    role: worker_pb2.Role
+    role_epoch: int
+
+
+class RequestStream:
+    """One proxy's stream epoch. `send` never blocks; what a silent proxy leaves unread goes when its stream is ended."""
+
+    def __init__(self, event_type: type[Event], proxy_incarnation: str) -> None:
+        self.proxy_incarnation = proxy_incarnation
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self._event_type = event_type
+
+    def send(self, **event: Any) -> None:  # one field of the event's oneof
+        self.events.put_nowait(self._event_type(**event))
+
+
+class StreamService(Protocol):
+    """What a stream drives: `PrefillService` and `DecodeService`. All calls come from the event loop and return at once."""
+
+    def start(self, command: Any, stream: RequestStream) -> None: ...
+
+    def abort(self, request_id: str, attempt: int, stream: RequestStream) -> None: ...
+
+    def end_stream(self, stream: RequestStream) -> None: ...
+
+
+class LoadReporter:
+    """Maintains the newest `Load`; wakes every stream when it changes."""
+
+    def __init__(self, current: Callable[[], worker_pb2.Load]) -> None:
+        self.current = current
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        self._changed.set()
+
+    async def report(self, stream: RequestStream) -> None:
+        while True:
+            stream.send(load=self.current())
+            await asyncio.sleep(LOAD_MIN_INTERVAL_S)  # a change a step would be a message a step
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), LOAD_INTERVAL_S)
+            except TimeoutError:
+                continue
+
+
+class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer):
+    """Greets, reads, writes and watches the streams of one service."""
+
+    def __init__(
+        self,
+        service: StreamService,
+        event_type: type[Event],
+        identity: Callable[[], Identity],
+        loads: LoadReporter,
+    ) -> None:
+        self._service = service
+        self._event_type = event_type
+        self._identity = identity
+        self._loads = loads
+
+    async def Session(  # noqa: N802  gRPC's name
+        self, _requests: Any, context: grpc.aio.ServicerContext[Command, Event]
+    ) -> None:
+        stream = await self._greet(context)
+        tasks = [
+            asyncio.create_task(self._read(context, stream)),
+            asyncio.create_task(self._write(context, stream)),
+            asyncio.create_task(self._loads.report(stream)),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._service.end_stream(stream)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            logger.info("stream of proxy %s ended", stream.proxy_incarnation)
+
+    async def _greet(self, context: grpc.aio.ServicerContext[Command, Event]) -> RequestStream:
+        identity = self._identity()
+        try:
+            command = await asyncio.wait_for(context.read(), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HELLO_TIMEOUT_S:g} s")
+        if command is grpc.aio.EOF or not command.HasField("hello"):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is hello")
+        hello = command.hello
+        if hello.protocol_version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"protocol_version {hello.protocol_version} of the proxy is not this worker's {PROTOCOL_VERSION}: "
+                "upgrade the older of the two",
+            )
+        if hello.worker_incarnation and hello.worker_incarnation != identity.incarnation:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker_incarnation {hello.worker_incarnation} is gone; {identity.incarnation} serves here",
+            )
+        stream = RequestStream(self._event_type, hello.proxy_incarnation)
+        welcome = worker_pb2.Welcome(
+            protocol_version=PROTOCOL_VERSION,
+            worker_incarnation=identity.incarnation,
+            role=identity.role,
+            role_epoch=identity.role_epoch,
+        )
+        stream.send(welcome=welcome)
+        return stream
+
+    async def _read(self, context: grpc.aio.ServicerContext[Command, Event], stream: RequestStream) -> None:
+        while True:
+            try:
+                command = await asyncio.wait_for(context.read(), SILENT_PROXY_S)
+            except TimeoutError:
+                logger.warning("proxy %s is silent for %g s", stream.proxy_incarnation, SILENT_PROXY_S)
+                return
+            if command is grpc.aio.EOF:
+                return
+            match command.WhichOneof("command"):
+                case "start":
+                    self._service.start(command.start, stream)
+                case "abort":
+                    self._service.abort(command.abort.request_id, command.abort.attempt, stream)
+
+    async def _write(self, context: grpc.aio.ServicerContext[Command, Event], stream: RequestStream) -> None:
+        while True:
+            await context.write(await stream.events.get())
