@@ -106,8 +106,9 @@ def next_token(history: Sequence[float], sampling: SamplingParams | None = None)
 def write_fake_model(folder: Path, model: FakeModel | None = None) -> Path:
     """A model folder that `engine.build` serves with the fake runner, and a byte-level tokenizer.json beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": MODEL_TYPE, **asdict(model or FakeModel())}
-    (folder / "config.json").write_text(json.dumps(config))
+    model = model or FakeModel()
+    sizes = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": model.max_model_len, "eos_token_id": EOS_TOKEN_ID}
+    (folder / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE, **sizes, "fake": asdict(model)}))
     alphabet = bytes_to_unicode()
     vocab = {alphabet[byte]: byte for byte in range(256)} | {"<|end|>": EOS_TOKEN_ID}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -121,9 +122,7 @@ def write_fake_model(folder: Path, model: FakeModel | None = None) -> Path:
 
 
 def load_fake_runner(folder: Path, config: EngineConfig) -> tuple[FakeRunner, ModelInfo]:
-    fields = json.loads((folder / "config.json").read_text())
-    fields.pop("model_type")
-    model = FakeModel(**fields)
+    model = FakeModel(**json.loads((folder / "config.json").read_text())["fake"])
     cache = KVCache(model.layout(config.block_size), config.num_blocks)
     return FakeRunner(cache, model), model.info()
 

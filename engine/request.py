@@ -56,6 +56,7 @@ class Request:
     kind: RequestKind = RequestKind.GENERATE
     priority: int = 0  # lower is sooner
     cache_salt: str = ""
+    first_index: int = 0  # generated tokens that came with the request, because it moved here
     arrived_at: float = 0.0  # seconds, the engine's clock
     state: RequestState = RequestState.WAITING
     num_computed: int = 0

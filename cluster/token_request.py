@@ -1,0 +1,30 @@
+"""From the wire to the engine: a `TokenRequest` becomes an `engine.Request`."""
+
+from __future__ import annotations
+
+import time
+
+from engine.request import Request, SamplingParams
+from rpc import worker_pb2
+
+
+def engine_request(wire: worker_pb2.TokenRequest, attempt: int) -> Request:
+    """The engine's id names the attempt too, so that a late token of an older attempt cannot be taken for a newer one's."""
+    sampling = SamplingParams(
+        max_tokens=wire.sampling.max_tokens,
+        temperature=wire.sampling.temperature,
+        top_p=wire.sampling.top_p,
+        top_k=wire.sampling.top_k,
+        seed=wire.sampling.seed,
+        stop_token_ids=frozenset(wire.sampling.stop_token_ids),
+    )
+    return Request(
+        request_id=f"{wire.request_id}#{attempt}",
+        token_ids=[*wire.prompt_ids, *wire.output_ids],
+        num_prompt=len(wire.prompt_ids),
+        sampling=sampling,
+        first_index=len(wire.output_ids),
+        priority=wire.priority,
+        cache_salt=wire.cache_salt,
+        arrived_at=time.monotonic(),
+    )

@@ -1,0 +1,86 @@
+"""A worker's engine metrics: gauges read at scrape time, counters fed after each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.engine import StepResult
+from engine.engine_thread import EngineThread
+
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+class EngineMetrics:
+    """Maintains the step counters; `observe` runs in the engine thread."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str], engine: EngineThread) -> None:
+        names = [*labels, "kind"]
+        self._labels = labels
+        self._computed = Counter("pdserve_computed_tokens", "Tokens the model computed", names, registry=registry)
+        self._preemptions = Counter("pdserve_preemptions", "Requests that gave up blocks", names, registry=registry)
+        self._batch = Histogram(
+            "pdserve_batch_tokens", "Tokens in one step", names, registry=registry, buckets=TOKENS
+        )
+        self._step = Histogram(
+            "pdserve_step_duration_seconds", "One step's time", names, registry=registry, buckets=STEP_SECONDS
+        )
+        for kind in ("prefill", "decode"):
+            self._computed.labels(**labels, kind=kind)  # shown as 0 before the first token
+        self._preemptions.labels(**labels, kind="recompute")
+        registry.register(EngineGauges(engine, labels))
+
+    def observe(self, result: StepResult) -> None:
+        if result.preempted:
+            self._preemptions.labels(**self._labels, kind="recompute").inc(len(result.preempted))
+        if not result.num_tokens:
+            return
+        self._computed.labels(**self._labels, kind="prefill").inc(result.num_prefill_tokens)
+        self._computed.labels(**self._labels, kind="decode").inc(result.num_decode_tokens)
+        kind = "mixed" if result.num_prefill_tokens and result.num_decode_tokens else "prefill"
+        kind = "decode" if not result.num_prefill_tokens else kind
+        self._batch.labels(**self._labels, kind=kind).observe(result.num_tokens)
+        self._step.labels(**self._labels, kind=kind).observe(result.duration_s)
+
+
+class EngineGauges(Collector):
+    """What the engine looks like now, under our names and the few of vLLM's that routers and dashboards read."""
+
+    def __init__(self, engine: EngineThread, labels: Mapping[str, str]) -> None:
+        self._engine = engine
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._engine.load
+        pool = self._engine.engine.pool
+        usage = (load.blocks.used + load.blocks.leased) / pool.num_blocks
+        lookups, hits = (n * self._engine.engine.config.block_size for n in (pool.num_lookups, pool.num_hits))
+        running, waiting = load.num_running + load.num_held, load.num_waiting + load.num_receiving
+        yield self._gauge("pdserve_num_requests_running", "Requests that hold blocks and compute or are held", running)
+        yield self._gauge("pdserve_num_requests_waiting", "Requests that wait for blocks or for KV", waiting)
+        yield self._gauge("pdserve_kv_cache_usage_ratio", "Used and leased blocks over all", usage)
+        blocks = GaugeMetricFamily("pdserve_kv_blocks", "KV blocks by state", labels=[*self._labels, "state"])
+        for state in ("free", "used", "cached", "leased"):
+            blocks.add_metric([*self._labels.values(), state], getattr(load.blocks, state))
+        yield blocks
+        yield self._counter("pdserve_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lookups)
+        yield self._counter("pdserve_prefix_cache_hits", "Prompt tokens found there", hits)
+        yield self._gauge("vllm:num_requests_running", "As pdserve_num_requests_running", running)
+        yield self._gauge("vllm:num_requests_waiting", "As pdserve_num_requests_waiting", waiting)
+        yield self._gauge("vllm:kv_cache_usage_perc", "As pdserve_kv_cache_usage_ratio", usage)
+        yield self._counter("vllm:prefix_cache_queries", "As pdserve_prefix_cache_queries", lookups)
+        yield self._counter("vllm:prefix_cache_hits", "As pdserve_prefix_cache_hits", hits)
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family

@@ -1,0 +1,233 @@
+"""The decode service: takes a prompt's KV over from a peer, or computes it here when asked without one, and generates.
+
+Each attempt is one task that holds everything it needs and lets go of everything when it ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from decode_worker.peers import PeerDirectory
+from engine.engine import Engine, StepResult
+from engine.engine_thread import EngineThread
+from engine.errors import EngineError
+from engine.request import Request, RequestKind
+from engine.scheduler import TokenOutput
+from kv_transfer.config import TransferConfig
+from kv_transfer.handoff import HandoffResult
+from kv_transfer.messages import FailureReason, HandoffError, Ticket
+from kv_transfer.metrics import TransferMetrics
+from rpc import worker_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class EventStream(Protocol):
+    """Where an attempt's events go: the stream of the proxy that asked. A fake one serves tests."""
+
+    def send(self, **event: Any) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try at one request. `ended` is resolved with None, or with the engine's reason for failing it."""
+
+    request_id: str
+    number: int
+    request: Request
+    stream: EventStream
+    reserved: asyncio.Future[None]
+    ended: asyncio.Future[str | None]
+    origin: worker_pb2.Origin | None = None
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class DecodeService:
+    """Maintains one `Attempt` per request; a higher attempt ends the lower, and an attempt that ended holds nothing."""
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        peers: PeerDirectory,
+        config: TransferConfig,
+        admits: Callable[[int], worker_pb2.FailureCode | None],
+        metrics: TransferMetrics,
+    ) -> None:
+        self._engine = engine
+        self._peers = peers
+        self._config = config
+        self._admits = admits  # of a role epoch: None, or why not
+        self._metrics = metrics
+        self._attempts: dict[str, Attempt] = {}  # by request id
+        self._by_engine_id: dict[str, Attempt] = {}
+        self._loop = asyncio.get_running_loop()
+        engine.subscribe(self._on_step)
+
+    @property
+    def num_open(self) -> int:
+        return len(self._attempts)
+
+    def start(self, command: worker_pb2.StartDecode, request: Request, stream: EventStream) -> None:
+        request_id, number = command.request.request_id, command.attempt
+        refusal = self._admits(command.role_epoch)
+        if refusal is not None:
+            stream.send(failed=self._failure(request_id, number, refusal, worker_pb2.FailureCode.Name(refusal)))
+            return
+        known = self._attempts.get(request_id)
+        if known is not None and known.number >= number:
+            return
+        if known is not None:
+            self._cancel(known)
+        attempt = Attempt(
+            request_id, number, request, stream, self._loop.create_future(), self._loop.create_future()
+        )
+        self._attempts[request_id] = attempt
+        self._by_engine_id[request.request_id] = attempt
+        source = command.source if command.HasField("source") else None
+        attempt.task = self._loop.create_task(self._run(attempt, source, command.request.timeout_s))
+
+    def abort(self, request_id: str, attempt: int, stream: EventStream) -> None:
+        known = self._attempts.get(request_id)
+        if known is not None and known.stream is stream and known.number <= attempt:
+            self._cancel(known)
+
+    def end_stream(self, stream: EventStream) -> None:
+        for attempt in [a for a in self._attempts.values() if a.stream is stream]:
+            self._cancel(attempt)
+
+    async def wait_idle(self) -> None:
+        while self._attempts:
+            await asyncio.wait([a.task for a in self._attempts.values() if a.task is not None])
+
+    def abort_all(self) -> int:
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            self._cancel(attempt)
+        return len(attempts)
+
+    async def _run(self, attempt: Attempt, source: worker_pb2.KVSource | None, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                if source is None:
+                    await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(attempt.request)))
+                else:
+                    await self._receive(attempt, source, self._loop.time() + timeout_s)
+                failure = await attempt.ended
+            if failure is not None:
+                self._fail(attempt, worker_pb2.FAILURE_INTERNAL, failure)
+        except TimeoutError:
+            self._fail(attempt, worker_pb2.FAILURE_DEADLINE, f"the request's deadline ({timeout_s:g} s) has passed")
+        except HandoffError as error:
+            logger.warning("request %s attempt %d: %s", attempt.request_id, attempt.number, error)
+            self._metrics.failed(error.reason)
+            failed = worker_pb2.HandoffFailed(
+                request_id=attempt.request_id, attempt=attempt.number, reason=error.reason, detail=error.detail
+            )
+            self._end(attempt)
+            attempt.stream.send(handoff_failed=failed)
+        except EngineError as error:
+            self._fail(attempt, worker_pb2.FAILURE_INVALID, str(error))
+        except Exception as error:
+            logger.exception("request %s attempt %d", attempt.request_id, attempt.number)
+            self._fail(attempt, worker_pb2.FAILURE_INTERNAL, f"{type(error).__name__}: {error}")
+        finally:
+            self._end(attempt)
+
+    async def _receive(self, attempt: Attempt, source: worker_pb2.KVSource, deadline: float) -> None:
+        """Reserves the blocks, has the peer's KV read into them, and lets the request run once the peer says Valid."""
+        request = attempt.request
+        request.kind = RequestKind.RECEIVE
+        started_at = self._loop.time()
+        await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(request)))
+        try:
+            await asyncio.wait_for(attempt.reserved, self._config.reserve_timeout_s)
+        except TimeoutError:
+            detail = f"no {len(request.token_ids)} tokens of KV blocks came free within reserve_timeout_s"
+            raise HandoffError(FailureReason.RESERVE_TIMEOUT, detail) from None
+        self._metrics.stage("reserve", self._loop.time() - started_at)
+        ticket = Ticket(bytes(source.ticket.session), source.ticket.attempt)
+        result = await self._peers.receive(source, ticket, request, deadline)
+        attempt.origin = _received_origin(request, result)
+        await asyncio.wrap_future(self._engine.call(lambda engine: self._accept(engine, request, result)))
+        self._metrics.received(result)
+
+    def _accept(self, engine: Engine, request: Request, result: HandoffResult) -> None:
+        """In the engine thread, so that the first token is delivered before any that a step makes from it."""
+        output = engine.accept(request.request_id, result.first_token)
+        self._loop.call_soon_threadsafe(self._deliver, [output])
+
+    def _on_step(self, result: StepResult) -> None:
+        if result.tokens or result.reserved or result.failed:
+            self._loop.call_soon_threadsafe(self._after_step, result)
+
+    def _after_step(self, result: StepResult) -> None:
+        for request in result.reserved:
+            attempt = self._by_engine_id.get(request.request_id)
+            if attempt is not None and not attempt.reserved.done():
+                attempt.reserved.set_result(None)
+        self._deliver(result.tokens)
+        for engine_id, message in result.failed:
+            failed = self._by_engine_id.get(engine_id)
+            if failed is not None and not failed.ended.done():
+                failed.ended.set_result(message)
+
+    def _deliver(self, outputs: Sequence[TokenOutput]) -> None:
+        """One message for each stream with all its requests' tokens of this step."""
+        messages: dict[EventStream, worker_pb2.StepTokens] = {}
+        for output in outputs:
+            attempt = self._by_engine_id.get(output.request_id)
+            if attempt is None:
+                continue
+            tokens = messages.setdefault(attempt.stream, worker_pb2.StepTokens()).requests.add(
+                request_id=attempt.request_id,
+                attempt=attempt.number,
+                index=output.index,
+                ids=[output.token_id],
+                finish_reason=output.finish_reason or "",
+            )
+            if output.index == attempt.request.first_index:
+                tokens.origin.CopyFrom(attempt.origin or _computed_origin(attempt.request))
+            if output.finish_reason is not None and not attempt.ended.done():
+                attempt.ended.set_result(None)
+        for stream, message in messages.items():
+            stream.send(tokens=message)
+
+    def _fail(self, attempt: Attempt, code: worker_pb2.FailureCode, message: str) -> None:
+        self._end(attempt)
+        attempt.stream.send(failed=self._failure(attempt.request_id, attempt.number, code, message))
+
+    @staticmethod
+    def _failure(
+        request_id: str, attempt: int, code: worker_pb2.FailureCode, message: str
+    ) -> worker_pb2.RequestFailed:
+        return worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
+
+    def _cancel(self, attempt: Attempt) -> None:
+        self._end(attempt)
+        if attempt.task is not None:
+            attempt.task.cancel()
+
+    def _end(self, attempt: Attempt) -> None:
+        """Lets go of the engine's part. Idempotent; never waits, so that a cancelled task can call it."""
+        if self._by_engine_id.pop(attempt.request.request_id, None) is not None:
+            self._engine.call(lambda engine: engine.abort(attempt.request.request_id))
+        if self._attempts.get(attempt.request_id) is attempt:
+            del self._attempts[attempt.request_id]
+
+
+def _received_origin(request: Request, result: HandoffResult) -> worker_pb2.Origin:
+    return worker_pb2.Origin(
+        cached_tokens=request.num_cached,
+        received_tokens=result.received_tokens,
+        prefill_cached_tokens=max(0, result.prefill_cached_tokens - request.num_cached),
+    )
+
+
+def _computed_origin(request: Request) -> worker_pb2.Origin:
+    return worker_pb2.Origin(
+        cached_tokens=request.num_cached, computed_tokens=request.num_prompt + request.first_index - request.num_cached
+    )

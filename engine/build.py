@@ -1,0 +1,27 @@
+"""From a model folder and a configuration to an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.engine import Engine, ModelInfo
+from engine.fake_runner import MODEL_TYPE, load_fake_runner
+from engine.model_config import ModelConfig, model_fingerprint
+from engine.torch_runner import load_torch_runner
+
+
+def build_engine(folder: Path, config: EngineConfig) -> Engine:
+    """Loads the weights and makes the cache. Raises `UnsupportedModelError` for a model it cannot compute."""
+    torch.set_num_threads(config.threads)
+    if json.loads((folder / "config.json").read_text()).get("model_type") == MODEL_TYPE:
+        fake, info = load_fake_runner(folder, config)
+        return Engine(config, info, fake, fake.cache)
+    model = ModelConfig.from_folder(folder)
+    runner = load_torch_runner(folder, config)
+    max_model_len = min(model.max_model_len, config.max_model_len or model.max_model_len)
+    info = ModelInfo(model_fingerprint(folder), max_model_len, model.vocab_size, frozenset(model.eos_token_ids))
+    return Engine(config, info, runner, runner.cache)
