@@ -1,0 +1,75 @@
+"""Chooses the next token of each row: greedy, or by temperature, top_k and top_p.
+
+A drawn token depends on its own logits, parameters, seed and position only: never on neighbours, on which worker draws,
+or on how often the request was preempted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.request import SamplingParams
+
+GREEDY_BELOW = 1e-5  # a temperature under this is greedy: the quotient would leave float32
+FIRST_CANDIDATES = 256  # top_p alone seldom keeps more; looked at before all tokens are sorted
+
+
+def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
+    """One token for each row of `logits`, float32 `[num_rows, vocab_size]`.
+
+    `positions[i]` is the index that row i's token will have in its request's `token_ids`.
+    """
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    rows = [i for i, row_params in enumerate(params) if not is_greedy(row_params)]
+    if rows:
+        drawn = _draw(logits[rows], [params[i] for i in rows], [positions[i] for i in rows])
+        for i, token in zip(rows, drawn, strict=True):
+            tokens[i] = token
+    return tokens
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    return params.temperature < GREEDY_BELOW or params.top_k == 1 or params.top_p <= 0
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1), a function of its arguments alone: counter-based, by a hash."""
+    digest = hashlib.blake2b(struct.pack("<QQ", seed % 2**64, position), digest_size=6, person=b"pdserve-draw").digest()
+    return int.from_bytes(digest, "little") / 2**48
+
+
+def _draw(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
+    """Inverts the cumulative distribution in the order of the vocabulary, where rounding cannot swap two tokens."""
+    temperatures = torch.tensor([[row.temperature] for row in params], device=logits.device)
+    probabilities = ((logits - logits.amax(dim=-1, keepdim=True)) / temperatures).softmax(dim=-1)
+    for row, row_params in zip(probabilities, params, strict=True):
+        _keep_top(row, row_params)
+    cumulative = probabilities.to(torch.float64).cumsum(dim=-1)
+    draws = [[uniform(row.seed, position)] for row, position in zip(params, positions, strict=True)]
+    targets = torch.tensor(draws, dtype=torch.float64, device=logits.device) * cumulative[:, -1:]
+    drawn: list[int] = torch.searchsorted(cumulative, targets, right=True).squeeze(-1).tolist()
+    return drawn
+
+
+def _keep_top(probabilities: Tensor, params: SamplingParams) -> None:
+    """Zeroes, in this row, all but the `top_k` likeliest tokens, and of those all but the first that sum to `top_p`."""
+    size = probabilities.numel()
+    top_k = min(params.top_k or size, size)
+    if top_k == size and params.top_p >= 1:
+        return
+    values, token_ids = probabilities.topk(min(top_k, FIRST_CANDIDATES))
+    if top_k > FIRST_CANDIDATES and (top_k < size or float(values.sum()) < params.top_p):
+        values, token_ids = probabilities.topk(top_k)
+    if params.top_p < 1:
+        total = values.sum() if top_k < size else 1.0
+        before = values.cumsum(dim=0) - values  # mass of the likelier ones
+        kept = before < params.top_p * total
+        kept[0] = True
+        values, token_ids = values[kept], token_ids[kept]
+    probabilities.zero_()
+    probabilities[token_ids] = values
