@@ -1,0 +1,158 @@
+"""The prefill service: computes prompts that proxies send and keeps their KV until a decode worker has read it.
+
+What a session may do is `LeaseTable`'s to say, in the engine thread; here each session is tied to the proxy that began it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Protocol
+
+from engine.engine import StepResult
+from engine.engine_thread import EngineThread
+from engine.errors import EngineError
+from engine.request import Request, RequestKind, RequestState
+from kv_transfer.lease import LeaseTable
+from kv_transfer.messages import HandoffError, Ticket
+from rpc import worker_pb2
+
+logger = logging.getLogger(__name__)
+
+
+class EventStream(Protocol):
+    """Where a prompt's events go: the stream of the proxy that asked. A fake one serves tests."""
+
+    def send(self, **event: Any) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Prompt:
+    """One attempt at one request, from its start until its session has ended."""
+
+    request_id: str
+    ticket: Ticket
+    request: Request
+    stream: EventStream
+    deadline: asyncio.TimerHandle
+
+
+class PrefillService:
+    """Maintains one `Prompt` per request; a higher attempt ends the lower, and a session that ended holds nothing."""
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        leases: LeaseTable,
+        admits: Callable[[int], worker_pb2.FailureCode | None],
+    ) -> None:
+        self._engine = engine
+        self._leases = leases
+        self._admits = admits  # of a role epoch: None, or why not
+        self._prompts: dict[str, Prompt] = {}  # by engine id
+        self._loop = asyncio.get_running_loop()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        engine.subscribe(self._on_step)
+
+    @property
+    def num_open(self) -> int:
+        return len(self._prompts)
+
+    def start(self, command: worker_pb2.StartPrefill, request: Request, stream: EventStream) -> None:
+        refusal = self._admits(command.role_epoch)
+        ticket = Ticket(bytes(command.ticket.session), command.ticket.attempt)
+        if refusal is not None:
+            _send_failure(stream, command.request.request_id, ticket.attempt, refusal, "this worker takes no prompts")
+            return
+        request.kind = RequestKind.PREFILL
+        deadline = self._loop.call_later(command.request.timeout_s, self._time_out, request.request_id)
+        prompt = Prompt(command.request.request_id, ticket, request, stream, deadline)
+        self._prompts[request.request_id] = prompt
+        self._idle.clear()
+        queued = self._engine.call(lambda engine: self._leases.prefill(request, ticket, monotonic()))
+        asyncio.wrap_future(queued).add_done_callback(lambda future: self._check_queued(prompt, future))
+
+    def abort(self, request_id: str, attempt: int, stream: EventStream) -> None:
+        for prompt in list(self._prompts.values()):
+            if prompt.request_id == request_id and prompt.stream is stream and prompt.ticket.attempt <= attempt:
+                self._abort(prompt)
+
+    def end_stream(self, stream: EventStream) -> None:
+        for prompt in [p for p in self._prompts.values() if p.stream is stream]:
+            self._abort(prompt)
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+    def abort_all(self) -> int:
+        prompts = list(self._prompts.values())
+        for prompt in prompts:
+            self._abort(prompt)
+        return len(prompts)
+
+    def _check_queued(self, prompt: Prompt, queued: asyncio.Future[None]) -> None:
+        error = queued.exception()
+        if error is None:
+            return
+        code = worker_pb2.FAILURE_INVALID if isinstance(error, EngineError) else worker_pb2.FAILURE_INTERNAL
+        if not isinstance(error, EngineError | HandoffError):
+            logger.error("request %s attempt %d", prompt.request_id, prompt.ticket.attempt, exc_info=error)
+        self._fail(prompt, code, str(error))
+
+    def _on_step(self, result: StepResult) -> None:
+        """In the engine thread."""
+        self._leases.advance(monotonic())
+        if self._prompts:
+            self._loop.call_soon_threadsafe(self._after_step, result)
+
+    def _after_step(self, result: StepResult) -> None:
+        for engine_id, message in result.failed:
+            if engine_id in self._prompts:
+                self._fail(self._prompts[engine_id], worker_pb2.FAILURE_INTERNAL, message)
+        for output in result.tokens:
+            prompt = self._prompts.get(output.request_id)
+            if prompt is not None:
+                prompt.stream.send(done=_progress(prompt))
+        for prompt in [p for p in self._prompts.values() if p.request.state is RequestState.FINISHED]:
+            self._forget(prompt)
+
+    def _time_out(self, engine_id: str) -> None:
+        if (prompt := self._prompts.get(engine_id)) is not None:
+            self._fail(prompt, worker_pb2.FAILURE_DEADLINE, "the request's deadline has passed")
+
+    def _fail(self, prompt: Prompt, code: worker_pb2.FailureCode, message: str) -> None:
+        self._abort(prompt)
+        _send_failure(prompt.stream, prompt.request_id, prompt.ticket.attempt, code, message)
+
+    def _abort(self, prompt: Prompt) -> None:
+        self._engine.call(lambda engine: self._leases.abort(prompt.ticket, monotonic()))
+        self._forget(prompt)
+
+    def _forget(self, prompt: Prompt) -> None:
+        prompt.deadline.cancel()
+        self._prompts.pop(prompt.request.request_id, None)
+        if not self._prompts:
+            self._idle.set()
+
+
+def _progress(prompt: Prompt) -> worker_pb2.PrefillProgress:
+    num_prompt = prompt.request.num_prompt + prompt.request.first_index
+    cached = prompt.request.num_cached
+    return worker_pb2.PrefillProgress(
+        request_id=prompt.request_id,
+        attempt=prompt.ticket.attempt,
+        cached_tokens=cached,
+        computed_tokens=num_prompt - cached,
+    )
+
+
+def _send_failure(
+    stream: EventStream, request_id: str, attempt: int, code: worker_pb2.FailureCode, message: str
+) -> None:
+    stream.send(
+        failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
+    )
