@@ -1,0 +1,138 @@
+"""The data path of one hand-off: a peer's blocks into staging slots, and from there into the request's own blocks.
+
+A few slots are in flight at a time, so one is copied out while the next is read and no prompt takes the whole ring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+
+from engine.engine import Engine
+from engine.engine_thread import EngineThread
+from engine.request import Request, RequestState
+from kv_transfer.config import TransferConfig
+from kv_transfer.handoff_plan import Plan
+from kv_transfer.messages import BlockRef, FailureReason, HandoffError
+from kv_transfer.staging import Slot, StagingRing
+from kv_transfer.transport import TransferFailed, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When one slot was being read."""
+
+    started_at: float
+    ended_at: float
+
+    def before(self, at: float) -> float:
+        return max(0.0, min(self.ended_at, at) - self.started_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one slot holds: blocks of the peer, and where they go."""
+
+    sources: tuple[int, ...]
+    destination: tuple[int, ...]
+
+
+class BlockReader:
+    """Maintains: a slot is released once nothing reads or writes it any more, however the hand-off ends."""
+
+    def __init__(
+        self,
+        request: Request,
+        plan: Plan,
+        peer: str,
+        transport: Transport,
+        engine: EngineThread,
+        ring: StagingRing,
+        config: TransferConfig,
+    ) -> None:
+        self._request = request
+        self._plan = plan
+        self._peer = peer
+        self._transport = transport
+        self._engine = engine
+        self._ring = ring
+        self._config = config
+        self._in_flight = asyncio.Semaphore(config.reads_in_flight)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._num_started = 0  # blocks
+        self.num_blocks = 0  # in place
+        self.spans: list[Span] = []
+
+    def start(self, group: asyncio.TaskGroup, refs: Sequence[BlockRef]) -> None:
+        """Reads the prompt's next blocks, in tasks of `group`."""
+        for i in range(0, len(refs), self._ring.blocks_per_slot):
+            sources = tuple(ref.block for ref in refs[i : i + self._ring.blocks_per_slot])
+            end = self._num_started + len(sources)
+            piece = Piece(sources, self._plan.destination[self._num_started : end])
+            self._num_started = end
+            self._tasks.append(group.create_task(self._move(piece)))
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def transfer_s(self) -> float:
+        """From the first read to the last byte."""
+        return max((s.ended_at for s in self.spans), default=0.0) - min((s.started_at for s in self.spans), default=0.0)
+
+    def overlap_ratio(self, done_at: float) -> float | None:
+        total = sum(span.before(span.ended_at) for span in self.spans)
+        return sum(span.before(done_at) for span in self.spans) / total if total else None
+
+    async def _move(self, piece: Piece) -> None:
+        async with self._in_flight:
+            slot = await self._ring.acquire(self._config.reserve_timeout_s)
+            await self._read(piece, slot)
+            await self._copy(piece, slot)
+            self.num_blocks += len(piece.sources)
+
+    async def _read(self, piece: Piece, slot: Slot) -> None:
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        timeout_s = self._config.read_timeout_s(len(piece.sources) * self._ring.block_bytes)
+        read = self._transport.read(self._peer, piece.sources, slot)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(asyncio.wrap_future(read))
+        except TimeoutError:
+            self._ring.quarantine(slot, read)
+            detail = f"{len(piece.sources)} blocks did not come from {self._peer} in {timeout_s:g} s"
+            raise HandoffError(FailureReason.TRANSFER_TIMEOUT, detail) from None
+        except TransferFailed as error:
+            self._ring.release(slot)
+            raise HandoffError(FailureReason.TRANSFER_FAILED, str(error)) from error
+        except asyncio.CancelledError:
+            self._ring.release_after(slot, read, timeout_s - (loop.time() - started_at))
+            raise
+        self.spans.append(Span(started_at, loop.time()))
+
+    async def _copy(self, piece: Piece, slot: Slot) -> None:
+        """In the engine thread, which alone may write KV blocks; the request's deadline bounds the wait for it."""
+        copy: Future[None] = self._engine.call(lambda engine: self._write(engine, piece, slot))
+        try:
+            await asyncio.shield(asyncio.wrap_future(copy))
+        finally:
+            if copy.done() or copy.cancel():
+                self._ring.release(slot)
+            else:
+                self._ring.release_after(slot, copy, self._config.transfer_timeout_s)
+
+    def _write(self, engine: Engine, piece: Piece, slot: Slot) -> None:
+        request = engine.requests.get(self._request.request_id)
+        receives = request is self._request and request.state is RequestState.RECEIVING
+        if not receives or tuple(self._request.blocks) != self._plan.blocks:
+            raise HandoffError(FailureReason.ABORTED, "the request no longer waits for KV")
+        num_bytes = len(piece.destination) * engine.cache.block_bytes
+        payload = slot.memory[:num_bytes].view(len(piece.destination), engine.cache.block_bytes)
+        engine.cache.write_blocks(piece.destination, payload)
+        if payload.is_cuda:
+            torch.cuda.current_stream().synchronize()  # the slot is free when this returns

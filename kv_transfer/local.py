@@ -1,0 +1,106 @@
+"""The transport within one process: a copy from the peer's cache, which a test can make fail, stall or run late.
+
+It answers as a remote one does, from another thread, and a stalled read still writes its slot when it is let go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from engine.kv_cache import KVCache
+from kv_transfer.staging import Slot
+from kv_transfer.transport import TransferFailed
+
+
+@dataclass(slots=True)
+class LocalNetwork:
+    """The caches of the workers in this process, by incarnation."""
+
+    caches: dict[str, KVCache] = field(default_factory=dict)
+
+
+class LocalTransport:
+    """Maintains its worker's entry in the network; one thread of its own does the copying."""
+
+    name = "local"
+
+    def __init__(self, incarnation: str, cache: KVCache, network: LocalNetwork) -> None:
+        self._incarnation = incarnation
+        self._network = network
+        self._connected: set[str] = set()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-transport")
+        self._faults: deque[str] = deque()
+        self._stalling = False
+        self._stalled: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self.num_reads = 0
+        network.caches[incarnation] = cache
+
+    def metadata(self) -> bytes:
+        return b""
+
+    def connect(self, peer: str, metadata: bytes) -> Future[None]:
+        connected: Future[None] = Future()
+        if peer in self._network.caches:
+            self._connected.add(peer)
+            connected.set_result(None)
+        else:
+            connected.set_exception(TransferFailed(f"no worker {peer} in this process"))
+        return connected
+
+    def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
+        read: Future[None] = Future()
+        read.set_running_or_notify_cancel()
+        with self._lock:
+            self.num_reads += 1
+            fault = self._faults.popleft() if self._faults else None
+
+            def run() -> None:
+                self._copy(peer, blocks, slot, read, fault)
+
+            if self._stalling:
+                self._stalled.append(run)
+            else:
+                self._thread.submit(run)
+        return read
+
+    def forget(self, peer: str) -> None:
+        self._connected.discard(peer)
+
+    def keep_awake(self, awake: bool) -> None:
+        """A copy needs nobody else's help."""
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        self._network.caches.pop(self._incarnation, None)
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def fail_next(self, message: str = "the link broke") -> None:
+        """The next read ends with TransferFailed."""
+        with self._lock:
+            self._faults.append(message)
+
+    def stall(self) -> None:
+        """From now on reads do not end, until `resume`."""
+        with self._lock:
+            self._stalling = True
+
+    def resume(self) -> None:
+        """The stalled reads happen now, with what the peer's blocks hold now."""
+        with self._lock:
+            self._stalling = False
+            while self._stalled:
+                self._thread.submit(self._stalled.popleft())
+
+    def _copy(self, peer: str, blocks: Sequence[int], slot: Slot, read: Future[None], fault: str | None) -> None:
+        cache = self._network.caches.get(peer) if peer in self._connected else None
+        if fault is not None or cache is None:
+            read.set_exception(TransferFailed(fault or f"peer {peer} is not connected"))
+            return
+        source = cache.as_bytes()
+        for i, block in enumerate(blocks):
+            slot.memory[i * cache.block_bytes : (i + 1) * cache.block_bytes].copy_(source[block])
+        read.set_result(None)

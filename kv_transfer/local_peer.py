@@ -1,0 +1,92 @@
+"""A prefill worker's lease table behind async methods: what its gRPC service answers from, and a whole peer for tests.
+
+Maintains nothing but the way into the engine thread and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from engine.engine_thread import EngineThread
+from engine.request import Request
+from kv_transfer.lease import LeaseTable
+from kv_transfer.messages import (
+    BlockRef,
+    FailureReason,
+    HandoffError,
+    PeerInfo,
+    PrefillDone,
+    SessionEnded,
+    SessionEvent,
+    Ticket,
+    Verdict,
+)
+
+T = TypeVar("T")
+
+
+class LocalPeer:
+    """A `Peer`, and the two calls that P's own prefill service makes. Lives on one event loop."""
+
+    def __init__(
+        self,
+        info: PeerInfo,
+        leases: LeaseTable,
+        engine: EngineThread,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._info = info
+        self._leases = leases
+        self._engine = engine
+        self._clock = clock
+        engine.subscribe(lambda _: leases.advance(clock()))
+
+    async def prefill(self, request: Request, ticket: Ticket) -> None:
+        """As `LeaseTable.prefill`."""
+        await self._call(lambda now: self._leases.prefill(request, ticket, now))
+
+    async def abort(self, ticket: Ticket) -> None:
+        await self._call(lambda now: self._leases.abort(ticket, now))
+
+    async def abort_all(self, reason: FailureReason, detail: str) -> None:
+        await self._call(lambda now: self._leases.abort_all(reason, detail, now))
+
+    async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
+        if incarnation != self._info.incarnation:
+            detail = f"this is {self._info.incarnation}, not {incarnation}"
+            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
+        mismatch = self._info.compatibility.mismatch(me.compatibility)
+        if mismatch is not None:
+            raise HandoffError(FailureReason.INCOMPATIBLE, f"{self._info.incarnation}: {mismatch}")
+        return self._info
+
+    async def open(self, ticket: Ticket, have_tokens: int) -> AsyncGenerator[SessionEvent, None]:
+        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen(event: SessionEvent) -> None:
+            with suppress(RuntimeError):  # the loop has closed: nobody listens any more
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        await self._call(lambda now: self._leases.open(ticket, have_tokens, listen, now))
+        while True:
+            event = await events.get()  # the lease's own end bounds this
+            yield event
+            if isinstance(event, PrefillDone | SessionEnded):
+                return
+
+    async def renew(self, tickets: Sequence[Ticket]) -> list[bool]:
+        return await self._call(lambda now: self._leases.renew(tickets, now))
+
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+        return await self._call(lambda now: self._leases.commit(ticket, blocks, now))
+
+    async def close(self, ticket: Ticket) -> None:
+        await self._call(lambda now: self._leases.close(ticket, now))
+
+    async def _call(self, command: Callable[[float], T]) -> T:
+        return await asyncio.wrap_future(self._engine.call(lambda _: command(self._clock())))

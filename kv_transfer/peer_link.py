@@ -1,0 +1,167 @@
+"""What one D keeps of one incarnation of one P: the handshake's result, its leases, and when it was last heard.
+
+A P that was silent for `silent_peer_s` is given up by every hand-off at once; so is a lease that P no longer knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from kv_transfer.config import TransferConfig
+from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
+from kv_transfer.peer import Peer, PeerUnavailable
+from kv_transfer.transport import TransferFailed, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`lost` is resolved with the reason when the hand-off need not go on."""
+
+    ticket: Ticket
+    started_at: float
+    lost: asyncio.Future[HandoffError]
+
+
+class PeerLink:
+    """Maintains one renewal task while there are leases, and none otherwise. Lives on one event loop."""
+
+    def __init__(
+        self, peer: Peer, incarnation: str, me: PeerInfo, transports: Mapping[str, Transport], config: TransferConfig
+    ) -> None:
+        self.peer = peer
+        self.incarnation = incarnation
+        self._me = me
+        self._transports = transports  # by name, the preferred one first
+        self._config = config
+        self._connecting = asyncio.Lock()
+        self._connected: dict[str, Transport] = {}
+        self._refused: HandoffError | None = None
+        self._leases: dict[Ticket, Lease] = {}
+        self._heard_at = 0.0
+        self._renewing: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def num_leases(self) -> int:
+        return len(self._leases)
+
+    async def connect(self, transport_name: str = "") -> Transport:
+        """The transport to read with, by name or the first that both have, after a handshake if there was none yet."""
+        try:
+            async with asyncio.timeout(self._config.handshake_timeout_s), self._connecting:
+                return self._connected.get(transport_name) or await self._handshake(transport_name)
+        except TimeoutError:
+            detail = f"{self.incarnation} did not answer in {self._config.handshake_timeout_s:g} s"
+            raise HandoffError(FailureReason.HANDSHAKE_TIMEOUT, detail) from None
+        except PeerUnavailable as error:
+            raise HandoffError(FailureReason.PEER_UNAVAILABLE, str(error)) from error
+        except TransferFailed as error:
+            raise HandoffError(FailureReason.TRANSFER_FAILED, str(error)) from error
+
+    def disconnect(self) -> None:
+        """A read failed: whatever was set up is let go of, and the next hand-off starts with a new handshake."""
+        for transport in self._connected.values():
+            transport.forget(self.incarnation)
+        self._connected.clear()
+
+    @contextmanager
+    def lease(self, ticket: Ticket) -> Iterator[asyncio.Future[HandoffError]]:
+        """Renews the ticket's lease inside the block, from `renew_every_s` after its start on."""
+        loop = asyncio.get_running_loop()
+        lease = Lease(ticket, loop.time(), loop.create_future())
+        if not self._leases:
+            self.heard()
+        self._leases[ticket] = lease
+        if self._renewing is None or self._renewing.done():
+            self._renewing = loop.create_task(self._renew())
+        try:
+            yield lease.lost
+        finally:
+            self._leases.pop(ticket, None)
+
+    def heard(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def close_session(self, ticket: Ticket) -> None:
+        """Tells P in the background, once and within a deadline, that nobody wants this attempt any more."""
+        task = asyncio.get_running_loop().create_task(self._close_session(ticket))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Forgets the peer. No hand-off may be open."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        self.disconnect()
+
+    async def _handshake(self, transport_name: str) -> Transport:
+        if self._refused is not None:
+            raise self._refused
+        try:
+            theirs = await self.peer.handshake(self._me, self.incarnation)
+            transport, metadata = self._choose(theirs, transport_name)
+        except HandoffError as error:
+            if error.reason is FailureReason.INCOMPATIBLE:
+                self._refused = error  # nothing will change within this incarnation
+            raise
+        await asyncio.wrap_future(transport.connect(self.incarnation, metadata))
+        self._connected[transport_name] = self._connected[transport.name] = transport
+        return transport
+
+    def _choose(self, theirs: PeerInfo, transport_name: str) -> tuple[Transport, bytes]:
+        if theirs.incarnation != self.incarnation:
+            detail = f"{theirs.incarnation} answered instead of {self.incarnation}"
+            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
+        mismatch = self._me.compatibility.mismatch(theirs.compatibility)
+        if mismatch is not None:
+            raise HandoffError(FailureReason.INCOMPATIBLE, f"{self.incarnation}: {mismatch}")
+        offered = {info.name: info.metadata for info in theirs.transports}
+        for name, transport in self._transports.items():
+            if name in offered and transport_name in ("", name):
+                return transport, offered[name]
+        wanted = transport_name or " or ".join(self._transports)
+        detail = f"no common transport: {wanted} is wanted here, {self.incarnation} has {', '.join(offered) or 'none'}"
+        raise HandoffError(FailureReason.INCOMPATIBLE, detail)
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._leases:
+            silent_at = self._heard_at + self._config.silent_peer_s
+            left_s = silent_at - loop.time()
+            await asyncio.sleep(min(self._config.renew_every_s, left_s if left_s > 0 else math.inf))
+            try:
+                async with asyncio.timeout_at(max(silent_at, loop.time() + self._config.renew_every_s)):
+                    await self._renew_once(loop.time())
+            except (PeerUnavailable, TimeoutError):
+                if loop.time() >= self._heard_at + self._config.silent_peer_s:
+                    detail = f"{self.incarnation} was not heard for {self._config.silent_peer_s:g} s"
+                    for lease in list(self._leases.values()):
+                        self._lose(lease, FailureReason.PEER_SILENT, detail)
+                    self.heard()  # those that come now get their own time
+
+    async def _renew_once(self, now: float) -> None:
+        """A young lease is left out: its Open may still be on its way."""
+        due = [lease for lease in self._leases.values() if now >= lease.started_at + self._config.renew_every_s]
+        if not due:
+            return
+        alive = await self.peer.renew([lease.ticket for lease in due])
+        self.heard()
+        for lease, is_alive in zip(due, alive, strict=True):
+            if not is_alive:
+                self._lose(lease, FailureReason.LEASE_EXPIRED, f"{self.incarnation} no longer leases {lease.ticket}")
+
+    def _lose(self, lease: Lease, reason: FailureReason, detail: str) -> None:
+        self._leases.pop(lease.ticket, None)
+        if not lease.lost.done():
+            lease.lost.set_result(HandoffError(reason, detail))
+
+    async def _close_session(self, ticket: Ticket) -> None:
+        with suppress(PeerUnavailable, TimeoutError):  # then the lease runs out
+            async with asyncio.timeout(self._config.verdict_timeout_s):
+                await self.peer.close(ticket)

@@ -1,0 +1,98 @@
+"""One session on P's side: the prompt, who listens, and exactly which blocks are leased because they were announced.
+
+Belongs to the engine thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from engine.block_hash import token_hash
+from engine.block_pool import BlockPool
+from engine.engine import Engine
+from engine.request import Request, RequestState
+from kv_transfer.messages import BlockRef, ChunkReady, PrefillDone, SessionEvent, Ticket
+
+Listener: TypeAlias = Callable[[SessionEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prefill request and what was true of it before its first token was sampled."""
+
+    request: Request
+    num_tokens: int
+    token_hash: bytes
+
+    @classmethod
+    def of(cls, request: Request, engine: Engine) -> Prompt:
+        context = engine.hash_context.with_salt(request.cache_salt)
+        return cls(request, request.num_tokens, token_hash(context, request.token_ids))
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One attempt. Until it is opened its blocks are ordinary cache and nothing is announced."""
+
+    ticket: Ticket
+    pool: BlockPool
+    block_size: int
+    prompt: Prompt | None = None  # None: the Open came before its Prefill
+    listener: Listener | None = None  # None: not opened
+    have_tokens: int = 0
+    announced: list[BlockRef] = field(default_factory=list)  # leased; from have_tokens on, without gaps
+    done_sent: bool = False
+    expires_at: float = math.inf
+    _next_sequence: int = 0
+
+    @property
+    def opened(self) -> bool:
+        return self.listener is not None
+
+    @property
+    def state(self) -> RequestState | None:
+        """Of the prefill; None before it came."""
+        return self.prompt.request.state if self.prompt is not None else None
+
+    def listen(self, listener: Listener, have_tokens: int) -> None:
+        """From here on `announce` says everything once more, to `listener`."""
+        self.let_go()
+        self.listener, self.have_tokens = listener, have_tokens
+        self.done_sent, self._next_sequence = False, 0
+
+    def announce(self) -> None:
+        """Every full block that is computed, once; then, when the first token is there, the rest."""
+        if self.prompt is None or self.listener is None or self.done_sent:
+            return
+        request = self.prompt.request
+        start = self.have_tokens + len(self.announced) * self.block_size
+        end = min(request.num_computed, self.prompt.num_tokens) // self.block_size * self.block_size
+        if end > start:
+            self.listener(self._chunk(request, start, end))
+        if request.state is RequestState.HELD:
+            tail = self._chunk(request, max(start, end), self.prompt.num_tokens)
+            first_token = request.token_ids[self.prompt.num_tokens]
+            self.done_sent = True
+            self.listener(
+                PrefillDone(tail, first_token, self.prompt.token_hash, self.prompt.num_tokens, request.num_cached)
+            )
+
+    def let_go(self) -> None:
+        """Ends the lease on all that was announced."""
+        self.pool.unlease([ref.block for ref in self.announced])
+        self.announced = []
+
+    def holds_what_it_announced(self) -> bool:
+        return all(self.pool.generation(ref.block) == ref.generation for ref in self.announced)
+
+    def _chunk(self, request: Request, start: int, end: int) -> ChunkReady:
+        blocks = request.blocks[start // self.block_size : -(-end // self.block_size)]
+        refs = tuple(BlockRef(block, self.pool.generation(block)) for block in blocks)
+        self.pool.lease(blocks)
+        self.announced += refs
+        chunk = ChunkReady(self._next_sequence, start, end, refs)
+        self._next_sequence += 1
+        return chunk

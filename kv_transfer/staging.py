@@ -1,0 +1,99 @@
+"""The staging ring: the only memory that a peer's bytes land in, a bounded set of registered slots.
+
+A slot whose read is in doubt is quarantined until the read has ended, so a late one can only scribble on that slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kv_transfer.config import TransferConfig
+from kv_transfer.messages import FailureReason, HandoffError
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    index: int
+    memory: Tensor  # uint8 [staging_slot_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounts:
+    free: int
+    busy: int
+    quarantined: int
+
+
+class StagingRing:
+    """Maintains: each slot is free, busy or quarantined. Belongs to one event loop, except for `counts`.
+
+    `on_exhausted` is called once, with a reason, when more than `max_quarantined_slots` are in doubt: the worker must
+    drain and restart, which is the only way to get such a slot back.
+    """
+
+    def __init__(
+        self, config: TransferConfig, block_bytes: int, device: str, on_exhausted: Callable[[str], None]
+    ) -> None:
+        if block_bytes > config.staging_slot_bytes:
+            raise ValueError(
+                f"staging_slot_bytes ({config.staging_slot_bytes}) is below the size of one KV block ({block_bytes}): "
+                "raise it, or lower block_size"
+            )
+        self.memory = torch.zeros((config.staging_slots, config.staging_slot_bytes), dtype=torch.uint8, device=device)
+        self.block_bytes = block_bytes
+        self.blocks_per_slot = config.staging_slot_bytes // block_bytes
+        self._max_quarantined = config.max_quarantined_slots
+        self._on_exhausted = on_exhausted
+        self._exhausted = False
+        self._free: asyncio.Queue[Slot] = asyncio.Queue()
+        self._quarantined: set[int] = set()
+        for index in range(config.staging_slots):
+            self._free.put_nowait(Slot(index, self.memory[index]))
+
+    async def acquire(self, timeout_s: float) -> Slot:
+        """The next free slot, first come first served. Raises HandoffError(STAGING_TIMEOUT)."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._free.get()
+        except TimeoutError:
+            counts = self.counts()
+            detail = f"no staging slot in {timeout_s:g} s: {counts.busy} busy, {counts.quarantined} quarantined"
+            raise HandoffError(FailureReason.STAGING_TIMEOUT, detail) from None
+
+    def release(self, slot: Slot) -> None:
+        self._free.put_nowait(slot)
+
+    def release_after(self, slot: Slot, use: Future[Any], in_doubt_after_s: float) -> None:
+        """Frees the slot once `use`, which still reads or writes it, has ended. Late, it is in doubt until then."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(in_doubt_after_s, self._quarantine, slot)
+        use.add_done_callback(lambda _: loop.call_soon_threadsafe(self._settle, slot, timer))
+
+    def quarantine(self, slot: Slot, use: Future[Any]) -> None:
+        """The same, in doubt from now on."""
+        self._quarantine(slot)
+        loop = asyncio.get_running_loop()
+        use.add_done_callback(lambda _: loop.call_soon_threadsafe(self._settle, slot, None))
+
+    def counts(self) -> SlotCounts:
+        free, quarantined = self._free.qsize(), len(self._quarantined)
+        return SlotCounts(free=free, busy=len(self.memory) - free - quarantined, quarantined=quarantined)
+
+    def _quarantine(self, slot: Slot) -> None:
+        self._quarantined.add(slot.index)
+        if len(self._quarantined) > self._max_quarantined and not self._exhausted:
+            self._exhausted = True
+            self._on_exhausted(f"{len(self._quarantined)} staging slots are in doubt (max_quarantined_slots)")
+
+    def _settle(self, slot: Slot, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+        self._quarantined.discard(slot.index)
+        self.release(slot)
