@@ -1,6 +1,6 @@
 """The worker's end of the request plane: one bidirectional stream per proxy and service, many requests in it.
 
-A request belongs to its stream: when the stream ends, however it ends, its service is told and aborts just those requests.
+A request belongs to its stream: when that ends, however it ends, its service is told and aborts just its requests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Identity:
 
 
 class RequestStream:
-    """One proxy's stream epoch. `send` never blocks; what a silent proxy leaves unread goes when its stream is ended."""
+    """One proxy's stream epoch. `send` never blocks; what a silent proxy leaves unread goes when the stream ends."""
 
     def __init__(self, event_type: type[Event], proxy_incarnation: str) -> None:
         self.proxy_incarnation = proxy_incarnation
@@ -48,7 +48,7 @@ class RequestStream:
 
 
 class StreamService(Protocol):
-    """What a stream drives: `PrefillService` and `DecodeService`. All calls come from the event loop and return at once."""
+    """What a stream drives: `PrefillService` or `DecodeService`. Called on the event loop; returns at once."""
 
     def start(self, command: Any, stream: RequestStream) -> None: ...
 
@@ -117,7 +117,7 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
             command = await asyncio.wait_for(context.read(), HELLO_TIMEOUT_S)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HELLO_TIMEOUT_S:g} s")
-        if command is grpc.aio.EOF or not command.HasField("hello"):
+        if not isinstance(command, Command) or not command.HasField("hello"):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is hello")
         hello = command.hello
         if hello.protocol_version != PROTOCOL_VERSION:
@@ -148,7 +148,7 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
             except TimeoutError:
                 logger.warning("proxy %s is silent for %g s", stream.proxy_incarnation, SILENT_PROXY_S)
                 return
-            if command is grpc.aio.EOF:
+            if not isinstance(command, Command):  # the end of the stream
                 return
             match command.WhichOneof("command"):
                 case "start":

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 from engine.request import Request, SamplingParams
 from rpc import worker_pb2
 
 
-def engine_request(wire: worker_pb2.TokenRequest, attempt: int) -> Request:
-    """The engine's id names the attempt too, so that a late token of an older attempt cannot be taken for a newer one's."""
-    sampling = SamplingParams(
-        max_tokens=wire.sampling.max_tokens,
-        temperature=wire.sampling.temperature,
-        top_p=wire.sampling.top_p,
-        top_k=wire.sampling.top_k,
-        seed=wire.sampling.seed,
-        stop_token_ids=frozenset(wire.sampling.stop_token_ids),
-    )
-    return Request(
-        request_id=f"{wire.request_id}#{attempt}",
-        token_ids=[*wire.prompt_ids, *wire.output_ids],
-        num_prompt=len(wire.prompt_ids),
-        sampling=sampling,
-        first_index=len(wire.output_ids),
-        priority=wire.priority,
-        cache_salt=wire.cache_salt,
-        arrived_at=time.monotonic(),
-    )
+class RequestBuilder:
+    """Maintains the number that makes every engine id unique, so that no late token is taken for a newer attempt's."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def __call__(self, wire: worker_pb2.TokenRequest, attempt: int) -> Request:
+        sampling = SamplingParams(
+            max_tokens=wire.sampling.max_tokens,
+            temperature=wire.sampling.temperature,
+            top_p=wire.sampling.top_p,
+            top_k=wire.sampling.top_k,
+            seed=wire.sampling.seed,
+            stop_token_ids=frozenset(wire.sampling.stop_token_ids),
+        )
+        return Request(
+            request_id=f"{wire.request_id}#{attempt}.{next(self._numbers)}",
+            token_ids=[*wire.prompt_ids, *wire.output_ids],
+            num_prompt=len(wire.prompt_ids),
+            sampling=sampling,
+            first_index=len(wire.output_ids),
+            priority=wire.priority,
+            cache_salt=wire.cache_salt,
+            arrived_at=time.monotonic(),
+        )

@@ -12,10 +12,12 @@ from pathlib import Path
 from time import monotonic
 
 import grpc
+from kv_transfer.nixl import NixlTransport
 from prometheus_client import CollectorRegistry, start_http_server
 
 from cluster.request_stream import Identity, LoadReporter, StreamServer
 from cluster.spec import WorkerSpec
+from cluster.token_request import RequestBuilder
 from cluster.worker_metrics import EngineMetrics
 from decode_worker.peers import PeerDirectory
 from decode_worker.service import DecodeService
@@ -23,9 +25,9 @@ from engine.build import build_engine
 from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
 from kv_transfer.lease import LeaseTable
+from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
-from kv_transfer.metrics import LeaseMetrics, StagingMetrics, TransferMetrics
-from kv_transfer.nixl import NixlTransport
+from kv_transfer.metrics import TransferGauges, TransferMetrics
 from kv_transfer.staging import StagingRing
 from kv_transfer.transport import Transport
 from prefill_worker.peer_service import PeerService
@@ -71,9 +73,7 @@ class Worker:
         self.engine = EngineThread(engine)
         labels = {"model_name": spec.model_name, "role": spec.role, "worker": spec.name}
         registry = CollectorRegistry()
-        staging = StagingRing(
-            spec.kv_transfer, engine.cache.block_bytes, spec.engine.device, on_exhausted=self._fail
-        )
+        staging = StagingRing(spec.kv_transfer, engine.cache.block_bytes, spec.engine.device, on_exhausted=self._fail)
         self.transport: Transport = NixlTransport(
             spec.incarnation, engine.cache, staging, ucx_tls=spec.kv_transfer.ucx_tls
         )
@@ -84,17 +84,23 @@ class Worker:
             (TransportInfo(self.transport.name, self.transport.metadata()),),
         )
         metrics = TransferMetrics(registry, labels)
-        registry.register(LeaseMetrics(self.leases, labels))
-        registry.register(StagingMetrics(staging, labels))
+        registry.register(TransferGauges(self.leases, staging, labels))
         self.peers = PeerDirectory(me, self.engine, self.transport, staging, spec.kv_transfer, metrics)
-        self.prefill = PrefillService(self.engine, self.leases, self._refusal_of_prefill)
-        self.decode = DecodeService(self.engine, self.peers, spec.kv_transfer, self._refusal_of_decode, metrics)
+        make_request = RequestBuilder()
+        local_peer = LocalPeer(me, self.leases, self.engine)
+        self.prefill = PrefillService(self.engine, self.leases, make_request, self._refusal_of_prefill)
+        self.decode = DecodeService(
+            self.engine, self.peers, spec.kv_transfer, make_request, self._refusal_of_decode, metrics
+        )
         self._observe_steps(EngineMetrics(registry, labels, self.engine))
         self.engine.start()
         self._admitting = True
-        grpc_port = await self._serve(PeerService(self.engine, self.leases, me, engine.cache.block_bytes, metrics))
+        peer_service = PeerService(local_peer, engine.cache.layout, self.transport.name, metrics)
+        grpc_port = await self._serve(peer_service)
         self._metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
-        logger.info("worker %s (%s) serves as %s on %s:%d", spec.name, spec.incarnation, spec.role, spec.host, grpc_port)
+        logger.info(
+            "worker %s (%s) serves as %s on %s:%d", spec.name, spec.incarnation, spec.role, spec.host, grpc_port
+        )
         return WorkerAddresses(
             grpc=f"{spec.host}:{grpc_port}",
             metrics=f"{spec.host}:{self._metrics_server.server_port}",

@@ -23,9 +23,7 @@ class EngineMetrics:
         self._labels = labels
         self._computed = Counter("pdserve_computed_tokens", "Tokens the model computed", names, registry=registry)
         self._preemptions = Counter("pdserve_preemptions", "Requests that gave up blocks", names, registry=registry)
-        self._batch = Histogram(
-            "pdserve_batch_tokens", "Tokens in one step", names, registry=registry, buckets=TOKENS
-        )
+        self._batch = Histogram("pdserve_batch_tokens", "Tokens in one step", names, registry=registry, buckets=TOKENS)
         self._step = Histogram(
             "pdserve_step_duration_seconds", "One step's time", names, registry=registry, buckets=STEP_SECONDS
         )

@@ -54,15 +54,17 @@ class DecodeService:
         engine: EngineThread,
         peers: PeerDirectory,
         config: TransferConfig,
+        make_request: Callable[[worker_pb2.TokenRequest, int], Request],
         admits: Callable[[int], worker_pb2.FailureCode | None],
         metrics: TransferMetrics,
     ) -> None:
         self._engine = engine
         self._peers = peers
         self._config = config
+        self._make_request = make_request  # of an attempt
         self._admits = admits  # of a role epoch: None, or why not
         self._metrics = metrics
-        self._attempts: dict[str, Attempt] = {}  # by request id
+        self._attempts: dict[tuple[EventStream, str], Attempt] = {}  # by request id, which is unique in its stream
         self._by_engine_id: dict[str, Attempt] = {}
         self._loop = asyncio.get_running_loop()
         engine.subscribe(self._on_step)
@@ -71,28 +73,27 @@ class DecodeService:
     def num_open(self) -> int:
         return len(self._attempts)
 
-    def start(self, command: worker_pb2.StartDecode, request: Request, stream: EventStream) -> None:
+    def start(self, command: worker_pb2.StartDecode, stream: EventStream) -> None:
         request_id, number = command.request.request_id, command.attempt
         refusal = self._admits(command.role_epoch)
         if refusal is not None:
             stream.send(failed=self._failure(request_id, number, refusal, worker_pb2.FailureCode.Name(refusal)))
             return
-        known = self._attempts.get(request_id)
+        known = self._attempts.get((stream, request_id))
         if known is not None and known.number >= number:
             return
         if known is not None:
             self._cancel(known)
-        attempt = Attempt(
-            request_id, number, request, stream, self._loop.create_future(), self._loop.create_future()
-        )
-        self._attempts[request_id] = attempt
+        request = self._make_request(command.request, number)
+        attempt = Attempt(request_id, number, request, stream, self._loop.create_future(), self._loop.create_future())
+        self._attempts[stream, request_id] = attempt
         self._by_engine_id[request.request_id] = attempt
         source = command.source if command.HasField("source") else None
         attempt.task = self._loop.create_task(self._run(attempt, source, command.request.timeout_s))
 
     def abort(self, request_id: str, attempt: int, stream: EventStream) -> None:
-        known = self._attempts.get(request_id)
-        if known is not None and known.stream is stream and known.number <= attempt:
+        known = self._attempts.get((stream, request_id))
+        if known is not None and known.number <= attempt:
             self._cancel(known)
 
     def end_stream(self, stream: EventStream) -> None:
@@ -152,8 +153,11 @@ class DecodeService:
         ticket = Ticket(bytes(source.ticket.session), source.ticket.attempt)
         result = await self._peers.receive(source, ticket, request, deadline)
         attempt.origin = _received_origin(request, result)
-        await asyncio.wrap_future(self._engine.call(lambda engine: self._accept(engine, request, result)))
-        self._metrics.received(result)
+        if result.finish_reason is not None:  # the first token ends it: no KV is needed, none was taken over
+            token = TokenOutput(request.request_id, request.first_index, result.first_token, result.finish_reason)
+            self._deliver([token])
+        else:
+            await asyncio.wrap_future(self._engine.call(lambda engine: self._accept(engine, request, result)))
 
     def _accept(self, engine: Engine, request: Request, result: HandoffResult) -> None:
         """In the engine thread, so that the first token is delivered before any that a step makes from it."""
@@ -201,9 +205,7 @@ class DecodeService:
         attempt.stream.send(failed=self._failure(attempt.request_id, attempt.number, code, message))
 
     @staticmethod
-    def _failure(
-        request_id: str, attempt: int, code: worker_pb2.FailureCode, message: str
-    ) -> worker_pb2.RequestFailed:
+    def _failure(request_id: str, attempt: int, code: worker_pb2.FailureCode, message: str) -> worker_pb2.RequestFailed:
         return worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
 
     def _cancel(self, attempt: Attempt) -> None:
@@ -215,8 +217,9 @@ class DecodeService:
         """Lets go of the engine's part. Idempotent; never waits, so that a cancelled task can call it."""
         if self._by_engine_id.pop(attempt.request.request_id, None) is not None:
             self._engine.call(lambda engine: engine.abort(attempt.request.request_id))
-        if self._attempts.get(attempt.request_id) is attempt:
-            del self._attempts[attempt.request_id]
+        key = (attempt.stream, attempt.request_id)
+        if self._attempts.get(key) is attempt:
+            del self._attempts[key]
 
 
 def _received_origin(request: Request, result: HandoffResult) -> worker_pb2.Origin:

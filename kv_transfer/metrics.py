@@ -1,15 +1,22 @@
-"""The hand-off's metrics, of both sides, on a registry that the worker owns. Names and buckets: the project's METRICS list.
+"""The hand-off's metrics, of both sides, on a registry that the worker owns.
 
 Every series carries the worker's own labels, so a dashboard needs no relabelling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-STAGES = ("reserve", "handshake", "wait_ready", "transfer", "validate")
+from kv_transfer.handoff import HandoffResult
+from kv_transfer.lease import LeaseTable
+from kv_transfer.messages import FailureReason
+from kv_transfer.staging import StagingRing
+
+MODE = "p2p"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RATIO = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
 
@@ -51,8 +58,49 @@ class TransferMetrics:
         self._failures = Counter(
             "pdserve_kv_transfer_failures", "Hand-offs that failed", [*names, "reason"], registry=registry
         )
-        self._expired = Counter("pdserve_kv_lease_expired", "Leases that ran out", names, registry=registry)
-        self._stale = Counter("pdserve_kv_stale_rejected", "Commits answered Stale", names, registry=registry)
-        self._leases = Gauge("pdserve_kv_leases_active", "Sessions that a peer leases", names, registry=registry)
-        for counter in (self._tokens, self._expired, self._stale, self._leases):
-            counter.labels(**labels)  # shown as 0 before the first event
+        self._tokens.labels(**labels)  # shown as 0 before the first hand-off
+
+    def stage(self, stage: str, seconds: float) -> None:
+        self._stage.labels(**self._labels, stage=stage).observe(seconds)
+
+    def received(self, result: HandoffResult) -> None:
+        """D took over a prompt; nothing but time is counted when its first token already ended it."""
+        for stage, seconds in result.stages.items():
+            self.stage(stage, seconds)
+        if result.kv_valid:
+            path = {"transport": result.transport, "mode": MODE}
+            self._transfer.labels(**self._labels, **path).observe(result.transfer_s)
+            self._bytes.labels(**self._labels, **path, direction="in").inc(result.received_bytes)
+            self._tokens.labels(**self._labels).inc(result.received_tokens)
+        if result.overlap_ratio is not None:
+            self._overlap.labels(**self._labels).observe(result.overlap_ratio)
+
+    def sent(self, transport: str, num_bytes: int) -> None:
+        """P's blocks were read and called Valid."""
+        self._bytes.labels(**self._labels, transport=transport, mode=MODE, direction="out").inc(num_bytes)
+
+    def failed(self, reason: FailureReason) -> None:
+        self._failures.labels(**self._labels, reason=reason.value).inc()
+
+
+class TransferGauges(Collector):
+    """Leases and staging slots as they are when scraped."""
+
+    def __init__(self, leases: LeaseTable, ring: StagingRing, labels: Mapping[str, str]) -> None:
+        self._leases = leases
+        self._ring = ring
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        leases, slots = self._leases.counts(), self._ring.counts()
+        names, values = list(self._labels), list(self._labels.values())
+        active = GaugeMetricFamily("pdserve_kv_leases_active", "Sessions that a peer leases", labels=names)
+        active.add_metric(values, leases.active)
+        expired = CounterMetricFamily("pdserve_kv_lease_expired", "Leases that ran out", labels=names)
+        expired.add_metric(values, leases.num_expired)
+        stale = CounterMetricFamily("pdserve_kv_stale_rejected", "Commits answered Stale", labels=names)
+        stale.add_metric(values, leases.num_stale)
+        staging = GaugeMetricFamily("pdserve_staging_slots", "Staging slots by state", labels=[*names, "state"])
+        for state in ("free", "busy", "quarantined"):
+            staging.add_metric([*values, state], getattr(slots, state))
+        yield from (active, expired, stale, staging)

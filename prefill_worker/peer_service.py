@@ -1,97 +1,102 @@
-"""The gRPC face of `LeaseTable`: what decode workers call. Every verdict is made in the engine thread."""
+"""The gRPC face of `LocalPeer`: what decode workers call."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from time import monotonic
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
 
 import grpc
 
-from engine.engine_thread import EngineThread
-from kv_transfer.lease import LeaseTable
-from kv_transfer.messages import BlockRef, ChunkReady, PeerInfo, PrefillDone, SessionEnded, SessionEvent, Ticket, Verdict
+from engine.kv_cache import KVLayout
+from kv_transfer.local_peer import LocalPeer
+from kv_transfer.messages import (
+    BlockRef,
+    ChunkReady,
+    Compatibility,
+    FailureReason,
+    HandoffError,
+    PeerInfo,
+    PrefillDone,
+    SessionEnded,
+    SessionEvent,
+    Ticket,
+    TransportInfo,
+    Verdict,
+)
 from kv_transfer.metrics import TransferMetrics
 from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
 
-T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class PeerService(peer_pb2_grpc.PeerServicer):
-    """Translates; maintains nothing. A stream of `Open` ends with its session, which a deadline always ends."""
+    """Translates; maintains nothing."""
 
-    def __init__(
-        self, engine: EngineThread, leases: LeaseTable, me: PeerInfo, block_bytes: int, metrics: TransferMetrics
-    ) -> None:
-        self._engine = engine
-        self._leases = leases
-        self._me = me
-        self._block_bytes = block_bytes
+    def __init__(self, peer: LocalPeer, layout: KVLayout, transport_name: str, metrics: TransferMetrics) -> None:
+        self._peer = peer
+        self._layout = layout
+        self._transport = transport_name
         self._metrics = metrics
 
     async def Handshake(  # noqa: N802  gRPC's names, here and below
         self, request: peer_pb2.HandshakeRequest, context: Context
     ) -> peer_pb2.HandshakeResponse:
-        if request.peer_incarnation != self._me.incarnation:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"peer_incarnation {request.peer_incarnation} is gone; {self._me.incarnation} serves here",
-            )
-        mine = self._me.compatibility
-        theirs = type(mine)(**{field: getattr(request.compatibility, field) for field in mine.__slots__})
-        difference = mine.mismatch(theirs)
-        if difference is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the two cannot share KV: {difference}")
+        try:
+            info = await self._peer.handshake(_peer_info(request), request.peer_incarnation)
+        except HandoffError as error:
+            refused = error.reason is FailureReason.INCOMPATIBLE
+            code = grpc.StatusCode.FAILED_PRECONDITION if refused else grpc.StatusCode.NOT_FOUND
+            await context.abort(code, error.detail)
         return peer_pb2.HandshakeResponse(
-            incarnation=self._me.incarnation,
-            compatibility=peer_pb2.Compatibility(**{field: getattr(mine, field) for field in mine.__slots__}),
-            transports=[peer_pb2.TransportInfo(name=t.name, metadata=t.metadata) for t in self._me.transports],
+            incarnation=info.incarnation,
+            compatibility=peer_pb2.Compatibility(**asdict(info.compatibility)),
+            transports=[peer_pb2.TransportInfo(name=t.name, metadata=t.metadata) for t in info.transports],
         )
 
     async def Open(  # noqa: N802
         self, request: peer_pb2.OpenRequest, context: Context
     ) -> AsyncIterator[peer_pb2.SessionEvent]:
         ticket = await _ticket(request.ticket, context)
-        block_size = self._me.compatibility.block_size
-        if request.have_tokens % block_size:
+        if request.have_tokens % self._layout.block_size:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"have_tokens ({request.have_tokens}) is not a multiple of the block size ({block_size})",
+                f"have_tokens ({request.have_tokens}) is not a multiple of the block size ({self._layout.block_size})",
             )
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[SessionEvent] = asyncio.Queue()
-
-        def listen(event: SessionEvent) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        await self._call(lambda: self._leases.open(ticket, request.have_tokens, listen, monotonic()))
-        while True:
-            event = await events.get()
+        async for event in self._peer.open(ticket, request.have_tokens):
             yield _wire_event(event)
-            if isinstance(event, SessionEnded):
-                return
 
     async def Renew(self, request: peer_pb2.RenewRequest, context: Context) -> peer_pb2.RenewResponse:  # noqa: N802
         tickets = [await _ticket(ticket, context) for ticket in request.tickets]
-        return peer_pb2.RenewResponse(alive=await self._call(lambda: self._leases.renew(tickets, monotonic())))
+        return peer_pb2.RenewResponse(alive=await self._peer.renew(tickets))
 
     async def Commit(self, request: peer_pb2.CommitRequest, context: Context) -> peer_pb2.CommitResponse:  # noqa: N802
         ticket = await _ticket(request.ticket, context)
         blocks = [BlockRef(ref.block, ref.generation) for ref in request.blocks]
-        verdict = await self._call(lambda: self._leases.commit(ticket, blocks, monotonic()))
+        verdict = await self._peer.commit(ticket, blocks)
         if verdict is Verdict.VALID:
-            self._metrics.sent(len(blocks) * self._block_bytes)
+            self._metrics.sent(self._transport, len(blocks) * self._layout.block_bytes)
         return peer_pb2.CommitResponse(valid=verdict is Verdict.VALID)
 
     async def Close(self, request: peer_pb2.CloseRequest, context: Context) -> peer_pb2.CloseResponse:  # noqa: N802
-        ticket = await _ticket(request.ticket, context)
-        await self._call(lambda: self._leases.close(ticket, monotonic()))
+        await self._peer.close(await _ticket(request.ticket, context))
         return peer_pb2.CloseResponse()
 
-    async def _call(self, command: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._engine.call(lambda engine: command()))
+
+def _peer_info(request: peer_pb2.HandshakeRequest) -> PeerInfo:
+    wire = request.compatibility
+    compatibility = Compatibility(
+        protocol_version=wire.protocol_version,
+        model_fingerprint=wire.model_fingerprint,
+        kv_dtype=wire.kv_dtype,
+        block_size=wire.block_size,
+        num_layers=wire.num_layers,
+        num_kv_heads=wire.num_kv_heads,
+        head_dim=wire.head_dim,
+        tensor_parallel_size=wire.tensor_parallel_size,
+    )
+    transports = tuple(TransportInfo(t.name, t.metadata) for t in request.transports)
+    return PeerInfo(request.incarnation, compatibility, transports)
 
 
 async def _ticket(wire: worker_pb2.Ticket, context: Context) -> Ticket:

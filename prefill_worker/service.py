@@ -1,6 +1,6 @@
 """The prefill service: computes prompts that proxies send and keeps their KV until a decode worker has read it.
 
-What a session may do is `LeaseTable`'s to say, in the engine thread; here each session is tied to the proxy that began it.
+What a session may do is `LeaseTable`'s to say, in the engine thread; here each is tied to the proxy that began it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ class PrefillService:
         self,
         engine: EngineThread,
         leases: LeaseTable,
+        make_request: Callable[[worker_pb2.TokenRequest, int], Request],
         admits: Callable[[int], worker_pb2.FailureCode | None],
     ) -> None:
         self._engine = engine
         self._leases = leases
+        self._make_request = make_request  # of an attempt
         self._admits = admits  # of a role epoch: None, or why not
         self._prompts: dict[str, Prompt] = {}  # by engine id
         self._loop = asyncio.get_running_loop()
@@ -62,12 +64,13 @@ class PrefillService:
     def num_open(self) -> int:
         return len(self._prompts)
 
-    def start(self, command: worker_pb2.StartPrefill, request: Request, stream: EventStream) -> None:
+    def start(self, command: worker_pb2.StartPrefill, stream: EventStream) -> None:
         refusal = self._admits(command.role_epoch)
         ticket = Ticket(bytes(command.ticket.session), command.ticket.attempt)
         if refusal is not None:
             _send_failure(stream, command.request.request_id, ticket.attempt, refusal, "this worker takes no prompts")
             return
+        request = self._make_request(command.request, ticket.attempt)
         request.kind = RequestKind.PREFILL
         deadline = self._loop.call_later(command.request.timeout_s, self._time_out, request.request_id)
         prompt = Prompt(command.request.request_id, ticket, request, stream, deadline)
@@ -104,8 +107,6 @@ class PrefillService:
         self._fail(prompt, code, str(error))
 
     def _on_step(self, result: StepResult) -> None:
-        """In the engine thread."""
-        self._leases.advance(monotonic())
         if self._prompts:
             self._loop.call_soon_threadsafe(self._after_step, result)
 
@@ -153,6 +154,4 @@ def _progress(prompt: Prompt) -> worker_pb2.PrefillProgress:
 def _send_failure(
     stream: EventStream, request_id: str, attempt: int, code: worker_pb2.FailureCode, message: str
 ) -> None:
-    stream.send(
-        failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
-    )
+    stream.send(failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message))

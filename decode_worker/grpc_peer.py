@@ -1,0 +1,138 @@
+"""A prefill worker seen over gRPC: the `Peer` of real clusters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict
+
+import grpc
+
+from kv_transfer.messages import (
+    BlockRef,
+    ChunkReady,
+    Compatibility,
+    FailureReason,
+    HandoffError,
+    PeerInfo,
+    PrefillDone,
+    SessionEnded,
+    SessionEvent,
+    Ticket,
+    TransportInfo,
+    Verdict,
+)
+from kv_transfer.peer import PeerUnavailable
+from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
+
+CHANNEL_OPTIONS = [
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+]
+
+
+class GrpcPeer:
+    """Maintains one channel. Deadlines are the caller's: each call is cancelled with its task."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub = peer_pb2_grpc.PeerStub(self._channel)
+
+    async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
+        request = peer_pb2.HandshakeRequest(
+            incarnation=me.incarnation,
+            compatibility=peer_pb2.Compatibility(**asdict(me.compatibility)),
+            peer_incarnation=incarnation,
+            transports=[peer_pb2.TransportInfo(name=t.name, metadata=t.metadata) for t in me.transports],
+        )
+        try:
+            response = await self._stub.Handshake(request)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise HandoffError(FailureReason.INCOMPATIBLE, error.details() or "refused") from None
+            raise self._unavailable(error) from None
+        return PeerInfo(
+            response.incarnation,
+            _compatibility(response.compatibility),
+            tuple(TransportInfo(t.name, t.metadata) for t in response.transports),
+        )
+
+    async def open(self, ticket: Ticket, have_tokens: int) -> AsyncGenerator[SessionEvent, None]:
+        request = peer_pb2.OpenRequest(ticket=_wire_ticket(ticket), have_tokens=have_tokens)
+        call = self._stub.Open(request)
+        try:
+            async for event in call:
+                yield _session_event(event)
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        finally:
+            call.cancel()
+
+    async def renew(self, tickets: Sequence[Ticket]) -> list[bool]:
+        request = peer_pb2.RenewRequest(tickets=[_wire_ticket(ticket) for ticket in tickets])
+        try:
+            response = await self._stub.Renew(request)
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        return list(response.alive)
+
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+        refs = [peer_pb2.BlockRef(block=ref.block, generation=ref.generation) for ref in blocks]
+        try:
+            response = await self._stub.Commit(peer_pb2.CommitRequest(ticket=_wire_ticket(ticket), blocks=refs))
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        return Verdict.VALID if response.valid else Verdict.STALE
+
+    async def close(self, ticket: Ticket) -> None:
+        try:
+            await self._stub.Close(peer_pb2.CloseRequest(ticket=_wire_ticket(ticket)))
+        except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+
+    async def disconnect(self) -> None:
+        await self._channel.close()
+
+    def _unavailable(self, error: grpc.aio.AioRpcError) -> PeerUnavailable:
+        return PeerUnavailable(f"{self._address}: {error.code().name}: {error.details()}")
+
+
+def _wire_ticket(ticket: Ticket) -> worker_pb2.Ticket:
+    return worker_pb2.Ticket(session=ticket.session, attempt=ticket.attempt)
+
+
+def _compatibility(wire: peer_pb2.Compatibility) -> Compatibility:
+    return Compatibility(
+        protocol_version=wire.protocol_version,
+        model_fingerprint=wire.model_fingerprint,
+        kv_dtype=wire.kv_dtype,
+        block_size=wire.block_size,
+        num_layers=wire.num_layers,
+        num_kv_heads=wire.num_kv_heads,
+        head_dim=wire.head_dim,
+        tensor_parallel_size=wire.tensor_parallel_size,
+    )
+
+
+def _session_event(wire: peer_pb2.SessionEvent) -> SessionEvent:
+    match wire.WhichOneof("event"):
+        case "chunk":
+            return _chunk(wire.chunk)
+        case "done":
+            done = wire.done
+            return PrefillDone(
+                _chunk(done.tail), done.first_token, bytes(done.token_hash), done.num_tokens, done.cached_tokens
+            )
+        case _:
+            return SessionEnded(FailureReason(wire.ended.reason), wire.ended.detail)
+
+
+def _chunk(wire: peer_pb2.ChunkReady) -> ChunkReady:
+    return ChunkReady(
+        wire.sequence, wire.start, wire.end, tuple(BlockRef(ref.block, ref.generation) for ref in wire.blocks)
+    )
