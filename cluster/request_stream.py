@@ -87,7 +87,9 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
         event_type: type[Event],
         identity: Callable[[], Identity],
         loads: LoadReporter,
+        silent_proxy_s: float = SILENT_PROXY_S,
     ) -> None:
+        self._silent_proxy_s = silent_proxy_s
         self._service = service
         self._event_type = event_type
         self._identity = identity
@@ -144,9 +146,9 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
     async def _read(self, context: grpc.aio.ServicerContext[Command, Event], stream: RequestStream) -> None:
         while True:
             try:
-                command = await asyncio.wait_for(context.read(), SILENT_PROXY_S)
+                command = await asyncio.wait_for(context.read(), self._silent_proxy_s)
             except TimeoutError:
-                logger.warning("proxy %s is silent for %g s", stream.proxy_incarnation, SILENT_PROXY_S)
+                logger.warning("proxy %s is silent for %g s", stream.proxy_incarnation, self._silent_proxy_s)
                 return
             if not isinstance(command, Command):  # the end of the stream
                 return

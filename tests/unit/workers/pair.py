@@ -1,0 +1,194 @@
+"""A prefill and a decode worker in one process: real services, real gRPC between them, fake model, local transport."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from cluster.token_request import RequestBuilder
+from decode_worker.peers import PeerDirectory
+from decode_worker.service import DecodeService
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.engine_thread import EngineThread
+from engine.fake_runner import FakeModel, FakeRunner
+from engine.kv_cache import KVCache
+from kv_transfer.config import TransferConfig
+from kv_transfer.lease import LeaseTable
+from kv_transfer.local import LocalNetwork, LocalTransport
+from kv_transfer.local_peer import LocalPeer
+from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
+from kv_transfer.metrics import TransferMetrics
+from kv_transfer.staging import StagingRing
+from prefill_worker.peer_service import PeerService
+from prefill_worker.service import PrefillService
+from rpc import peer_pb2_grpc, worker_pb2
+
+LABELS = {"model_name": "fake", "role": "decode", "worker": "w"}
+
+
+class FakeStream:
+    """A proxy's stream that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self._changed = asyncio.Event()
+
+    def send(self, **event: Any) -> None:
+        self.events += event.items()
+        self._changed.set()
+
+    async def wait_for(self, found: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+        async with asyncio.timeout(timeout_s):
+            while not (result := found()):
+                self._changed.clear()
+                await self._changed.wait()
+        return result
+
+    def tokens(self, request_id: str) -> list[worker_pb2.RequestTokens]:
+        return [
+            tokens
+            for name, event in self.events
+            if name == "tokens"
+            for tokens in event.requests
+            if tokens.request_id == request_id
+        ]
+
+    async def finished(self, request_id: str) -> list[int]:
+        """All token ids of a request, once it has ended."""
+        await self.wait_for(lambda: any(t.finish_reason for t in self.tokens(request_id)))
+        return [token for tokens in self.tokens(request_id) for token in tokens.ids]
+
+    async def event(self, name: str) -> Any:
+        return await self.wait_for(lambda: next((event for n, event in self.events if n == name), None))
+
+
+@dataclass
+class Side:
+    """What both workers have."""
+
+    engine: EngineThread
+    leases: LeaseTable
+    transport: LocalTransport
+    ring: StagingRing
+    info: PeerInfo
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    @classmethod
+    def make(cls, incarnation: str, network: LocalNetwork, engine: EngineConfig, config: TransferConfig) -> Side:
+        model = FakeModel()
+        cache = KVCache(model.layout(engine.block_size), engine.num_blocks)
+        thread = EngineThread(Engine(engine, model.info(), FakeRunner(cache, model), cache), tick_s=0.02)
+        transport = LocalTransport(incarnation, cache, network)
+        layout = cache.layout
+        compatibility = Compatibility(
+            1,
+            model.info().fingerprint,
+            layout.dtype,
+            layout.block_size,
+            layout.num_layers,
+            layout.num_kv_heads,
+            layout.head_dim,
+        )
+        info = PeerInfo(incarnation, compatibility, (TransportInfo("local", transport.metadata()),))
+        ring = StagingRing(config, cache.block_bytes, "cpu", on_exhausted=lambda reason: None)
+        leases = LeaseTable(thread.engine, config, on_awake=transport.keep_awake)
+        return cls(thread, leases, transport, ring, info)
+
+    async def check_idle(self) -> None:
+        """No block in use, no lease, no slot busy, all books right; within a deadline, by timers alone."""
+
+        def idle(engine: Engine) -> bool:
+            engine.check_integrity()
+            counts = engine.pool.counts()
+            return counts.used == counts.leased == 0 and not engine.requests
+
+        async with asyncio.timeout(10):
+            while not await asyncio.wrap_future(self.engine.call(idle)) or self.ring.counts().busy:
+                await asyncio.sleep(0.01)
+
+
+class Pair:
+    """P and D, and the proxy's streams to both."""
+
+    def __init__(self, engine: EngineConfig | None = None, config: TransferConfig | None = None) -> None:
+        self.engine_config = engine or EngineConfig(block_size=4, num_blocks=64, prefill_chunk_size=8)
+        self.config = config or TransferConfig(staging_slots=4, staging_slot_bytes=1024)
+
+    async def __aenter__(self) -> Pair:
+        network = LocalNetwork()
+        self.p = Side.make("p-1", network, self.engine_config, self.config)
+        self.d = Side.make("d-1", network, self.engine_config, self.config)
+        self.to_p, self.to_d = FakeStream(), FakeStream()
+        make_request = RequestBuilder()
+        local_peer = LocalPeer(self.p.info, self.p.leases, self.p.engine)
+        self.prefill = PrefillService(self.p.engine, self.p.leases, make_request, self._admits)
+        self.metrics = TransferMetrics(self.d.registry, LABELS)
+        self.peers = PeerDirectory(self.d.info, self.d.engine, self.d.transport, self.d.ring, self.config, self.metrics)
+        self.decode = DecodeService(self.d.engine, self.peers, self.config, make_request, self._admits, self.metrics)
+        self.server = grpc.aio.server()
+        service = PeerService(
+            local_peer, self.p.engine.engine.cache.layout, "local", TransferMetrics(self.p.registry, LABELS)
+        )
+        peer_pb2_grpc.add_PeerServicer_to_server(service, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        await self.server.start()
+        self.p.engine.start()
+        self.d.engine.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.decode.abort_all()
+        self.prefill.abort_all()
+        await self.peers.close()
+        await self.server.stop(0)
+        for side in (self.p, self.d):
+            await asyncio.to_thread(side.engine.stop)
+            side.transport.close()
+
+    def start_prefill(self, request: worker_pb2.TokenRequest, ticket: worker_pb2.Ticket) -> None:
+        self.prefill.start(worker_pb2.StartPrefill(request=request, ticket=ticket, role_epoch=1), self.to_p)
+
+    def start_decode(self, request: worker_pb2.TokenRequest, ticket: worker_pb2.Ticket | None = None) -> None:
+        command = worker_pb2.StartDecode(request=request, attempt=ticket.attempt if ticket else 1, role_epoch=1)
+        if ticket is not None:
+            source = worker_pb2.KVSource(
+                ticket=ticket, address=self.address, incarnation=self.p.info.incarnation, transport="local"
+            )
+            command.source.CopyFrom(source)
+        self.decode.start(command, self.to_d)
+
+    def start(self, request: worker_pb2.TokenRequest, attempt: int = 1, session: bytes | None = None) -> None:
+        """As the proxy does: both are told at once."""
+        ticket = worker_pb2.Ticket(session=session or os.urandom(16), attempt=attempt)
+        self.start_prefill(request, ticket)
+        self.start_decode(request, ticket)
+
+    async def check_idle(self) -> None:
+        await self.p.check_idle()
+        await self.d.check_idle()
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.d.registry.get_sample_value(name, {**LABELS, **labels}) or 0.0
+
+    @staticmethod
+    def _admits(role_epoch: int) -> worker_pb2.FailureCode | None:
+        return None if role_epoch == 1 else worker_pb2.FAILURE_ROLE_CHANGED
+
+
+def token_request(
+    request_id: str, prompt: list[int], max_tokens: int = 6, timeout_s: float = 30.0, output: list[int] | None = None
+) -> worker_pb2.TokenRequest:
+    return worker_pb2.TokenRequest(
+        request_id=request_id,
+        prompt_ids=prompt,
+        output_ids=output or [],
+        sampling=worker_pb2.SamplingParams(max_tokens=max_tokens, top_p=1.0),
+        timeout_s=timeout_s,
+    )
