@@ -1,0 +1,255 @@
+"""The transport between processes: NIXL over UCX, on a thread of its own that makes every call into NIXL.
+
+It polls only while a read may be open, on either side, and otherwise sleeps on its inbox; nobody waits for that thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.kv_cache import KVCache
+from kv_transfer.nixl_agent import NixlAgent, ReadState, RemoteBlocks
+from kv_transfer.staging import Slot, StagingRing
+from kv_transfer.transport import TransferFailed
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 30.0
+READING_POLL_S = 0.0002
+AWAKE_POLL_S = 0.001
+IN_DOUBT_POLL_S = 0.02  # of reads that have been running for longer than the next one
+IN_DOUBT_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`run` is called in the transport's thread; an error of it fails `future`."""
+
+    future: Future[None]
+    run: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One peer that can be read from. Once forgotten it goes with its last read; who connects again waits for that."""
+
+    blocks: RemoteBlocks
+    num_reads: int = 0
+    forgotten: bool = False
+    again: list[Command] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A posted read: `error` is set when posting failed but bytes may still be on their way."""
+
+    connection: Connection
+    handle: Any
+    future: Future[None]
+    started_at: float
+    error: TransferFailed | None = None
+
+
+class NixlTransport:
+    """Maintains one agent, named for the incarnation. A peer's restart is another incarnation, so another agent."""
+
+    name = "nixl"
+
+    def __init__(self, incarnation: str, cache: KVCache, ring: StagingRing, ucx_tls: str | None = None) -> None:
+        self._blocks_per_slot = ring.blocks_per_slot
+        self._connections: dict[str, Connection] = {}
+        self._reads: list[Read] = []
+        self._awake = False
+        self._closing_at: float | None = None
+        self._ended = threading.Event()
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        metadata: Future[bytes] = Future()
+        self._thread = threading.Thread(
+            target=self._main,
+            args=(lambda: NixlAgent(incarnation, cache.as_bytes(), ring.memory, cache.block_bytes, ucx_tls), metadata),
+            name="nixl",
+            daemon=True,
+        )
+        self._thread.start()
+        self._metadata = metadata.result(START_TIMEOUT_S)
+
+    def metadata(self) -> bytes:
+        return self._metadata
+
+    def connect(self, peer: str, metadata: bytes) -> Future[None]:
+        connected: Future[None] = Future()
+        command = Command(connected, lambda: self._connect(peer, metadata, command))
+        return self._submit(command)
+
+    def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
+        read: Future[None] = Future()
+        read.set_running_or_notify_cancel()
+        return self._submit(Command(read, lambda: self._post(peer, blocks, slot, read)))
+
+    def forget(self, peer: str) -> None:
+        self._submit(Command(Future(), lambda: self._forget(peer)))
+
+    def keep_awake(self, awake: bool) -> None:
+        self._awake = awake
+        self._submit(Command(Future(), lambda: None))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        self._closing_at = time.monotonic() + timeout_s
+        self._submit(Command(Future(), lambda: None))
+        self._thread.join(timeout_s + 1.0)
+
+    def _submit(self, command: Command) -> Future[None]:
+        self._inbox.put(command)
+        if self._ended.is_set():
+            self._refuse_pending()
+        return command.future
+
+    def _main(self, make_agent: Callable[[], NixlAgent], metadata: Future[bytes]) -> None:
+        try:
+            self._agent = make_agent()
+            metadata.set_result(self._agent.metadata())
+        except Exception as error:  # noqa: BLE001  handed to the constructor, which raises it
+            metadata.set_exception(error)
+            return
+        while not self._may_end():
+            self._run_commands(self._poll_s())
+            if self._reads or self._awake:
+                self._progress()
+        self._ended.set()
+        self._refuse_pending()
+        self._end()
+
+    def _may_end(self) -> bool:
+        return self._closing_at is not None and (not self._reads or time.monotonic() >= self._closing_at)
+
+    def _poll_s(self) -> float | None:
+        if self._reads and time.monotonic() - self._reads[-1].started_at < IN_DOUBT_AFTER_S:
+            return READING_POLL_S
+        if self._awake:
+            return AWAKE_POLL_S
+        return IN_DOUBT_POLL_S if self._reads else None
+
+    def _run_commands(self, timeout_s: float | None) -> None:
+        try:
+            command = self._inbox.get(timeout=timeout_s)
+            while True:
+                self._run(command)
+                command = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _run(self, command: Command) -> None:
+        if not command.future.running() and not command.future.set_running_or_notify_cancel():
+            return
+        try:
+            command.run()
+        except TransferFailed as error:
+            command.future.set_exception(error)
+        except Exception as error:
+            logger.exception("the nixl transport failed")
+            command.future.set_exception(TransferFailed(f"{type(error).__name__}: {error}"))
+
+    def _connect(self, peer: str, metadata: bytes, command: Command) -> None:
+        known = self._connections.get(peer)
+        if known is not None and known.forgotten:
+            known.again.append(command)
+            return
+        if known is None:
+            self._connections[peer] = Connection(self._agent.add_peer(peer, metadata))
+        command.future.set_result(None)
+
+    def _post(self, peer: str, blocks: Sequence[int], slot: Slot, future: Future[None]) -> None:
+        connection = self._connections.get(peer)
+        if connection is None or connection.forgotten:
+            raise TransferFailed(f"{peer} is not connected")
+        handle = self._agent.make_read(connection.blocks, blocks, slot.index * self._blocks_per_slot)
+        connection.num_reads += 1
+        started_at = time.monotonic()
+        try:
+            state = self._agent.post(handle)
+            read = Read(connection, handle, future, started_at)
+        except TransferFailed as error:
+            state = self._state(handle)
+            read = Read(connection, handle, future, started_at, error)
+        self._reads.append(read)
+        if state is not ReadState.RUNNING:
+            self._finish(read, state)
+
+    def _state(self, handle: Any) -> ReadState:
+        try:
+            return self._agent.state(handle)
+        except TransferFailed:
+            return ReadState.FAILED
+
+    def _progress(self) -> None:
+        try:
+            self._agent.progress()
+        except TransferFailed as error:  # the reads that it concerns say so themselves
+            logger.warning("nixl: %s", error)
+        for read in list(self._reads):
+            try:
+                state = self._agent.state(read.handle)
+            except TransferFailed as error:
+                self._finish(read, ReadState.FAILED, error)
+            else:
+                if state is not ReadState.RUNNING:
+                    self._finish(read, state)
+
+    def _finish(self, read: Read, state: ReadState, error: TransferFailed | None = None) -> None:
+        self._reads.remove(read)
+        try:
+            self._agent.release(read.handle)
+        except TransferFailed as failure:
+            logger.warning("nixl: %s", failure)
+        read.connection.num_reads -= 1
+        error = read.error or error
+        if state is ReadState.FAILED and error is None:
+            error = TransferFailed(f"a read from {read.connection.blocks.peer} ended in state ERR")
+        if error is None:
+            read.future.set_result(None)
+        else:
+            read.future.set_exception(error)
+        self._drop_if_forgotten(read.connection)
+
+    def _forget(self, peer: str) -> None:
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.forgotten = True
+            self._drop_if_forgotten(connection)
+
+    def _drop_if_forgotten(self, connection: Connection) -> None:
+        if not connection.forgotten or connection.num_reads:
+            return
+        del self._connections[connection.blocks.peer]
+        try:
+            self._agent.remove_peer(connection.blocks)
+        except TransferFailed as error:
+            logger.warning("nixl: %s", error)
+        for command in connection.again:
+            self._run(command)
+
+    def _refuse_pending(self) -> None:
+        while True:
+            try:
+                command = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if command.future.running() or command.future.set_running_or_notify_cancel():
+                command.future.set_exception(TransferFailed("the transport is closed"))
+
+    def _end(self) -> None:
+        if self._reads:
+            logger.warning("nixl: closed with %d reads in doubt", len(self._reads))
+            self._agent.leak()
+            return
+        for connection in list(self._connections.values()):
+            connection.forgotten = True
+            self._drop_if_forgotten(connection)
+        del self._agent

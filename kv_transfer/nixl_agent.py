@@ -1,0 +1,182 @@
+"""NIXL's agent with its UCX backend, behind the few typed calls that `NixlTransport` makes.
+
+Used by one thread. Every error of NIXL becomes TransferFailed with NIXL's own name for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+import torch
+from nixl_cu12 import _bindings
+from nixl_cu12._api import nixl_agent, nixl_agent_config
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from kv_transfer.transport import TransferFailed
+
+BACKEND = "UCX"
+ERRORS: tuple[type[Exception], ...] = (
+    _bindings.nixlBackendError,
+    _bindings.nixlCancelledError,
+    _bindings.nixlInvalidParamError,
+    _bindings.nixlMismatchError,
+    _bindings.nixlNotAllowedError,
+    _bindings.nixlNotFoundError,
+    _bindings.nixlNotPostedError,
+    _bindings.nixlNotSupportedError,
+    _bindings.nixlRemoteDisconnectError,
+    _bindings.nixlRepostActiveError,
+    _bindings.nixlUnknownError,
+)
+
+
+class ReadState(Enum):
+    """In NIXL's own words."""
+
+    RUNNING = "PROC"
+    DONE = "DONE"
+    FAILED = "ERR"
+
+
+class Pieces(BaseModel):
+    """Equal pieces of registered memory, `rows` times `per_row` of them: the blocks of a cache, or of staging slots."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: int = Field(ge=0)
+    piece_bytes: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    row_bytes: int = Field(ge=1)
+    per_row: int = Field(ge=1)
+    memory: Literal["DRAM", "VRAM"]
+    device_id: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, rows: Tensor, piece_bytes: int) -> Pieces:
+        """`rows`: uint8 `[rows, row_bytes]`, each cut into as many whole pieces as fit."""
+        return cls(
+            address=rows.data_ptr(),
+            piece_bytes=piece_bytes,
+            rows=rows.shape[0],
+            row_bytes=rows.shape[1],
+            per_row=rows.shape[1] // piece_bytes,
+            memory="VRAM" if rows.is_cuda else "DRAM",
+            device_id=max(0, rows.get_device()),
+        )
+
+    def descriptors(self) -> list[tuple[int, int, int]]:
+        """(address, bytes, device) of each, row by row."""
+        return [
+            (self.address + row * self.row_bytes + i * self.piece_bytes, self.piece_bytes, self.device_id)
+            for row in range(self.rows)
+            for i in range(self.per_row)
+        ]
+
+
+class AgentMetadata(BaseModel):
+    """What one side tells the other: how to reach its agent, and where its blocks are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    agent: Base64Bytes
+    blocks: Pieces
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBlocks:
+    """A peer's blocks, prepared for reading by number."""
+
+    peer: str
+    num_blocks: int
+    handle: Any
+
+
+class NixlAgent:
+    """Maintains its registrations for as long as it lives. No progress thread: who wants progress calls `progress`."""
+
+    def __init__(self, name: str, blocks: Tensor, staging: Tensor, piece_bytes: int, ucx_tls: str | None) -> None:
+        logging.getLogger("nixl").setLevel(logging.WARNING)
+        self._tensors = (blocks, staging)  # must outlive the agent
+        if blocks.is_cuda:
+            torch.cuda.set_device(blocks.device)
+        with _errors("create the agent"):
+            self._agent: Any = nixl_agent(name, nixl_agent_config(enable_prog_thread=False, backends=[]))
+            self._agent.create_backend(BACKEND, {"engine_config": f"TLS={ucx_tls}"} if ucx_tls else {})
+            self._agent.register_memory(blocks)
+            self._agent.register_memory(staging)
+            pieces = Pieces.of(staging, piece_bytes)
+            self._staging = self._agent.prep_xfer_dlist("", pieces.descriptors(), pieces.memory)
+        self._blocks = Pieces.of(blocks, piece_bytes)
+
+    def metadata(self) -> bytes:
+        with _errors("describe the agent"):
+            agent = self._agent.get_agent_metadata()
+        return AgentMetadata(agent=base64.b64encode(agent), blocks=self._blocks).model_dump_json().encode()
+
+    def add_peer(self, peer: str, metadata: bytes) -> RemoteBlocks:
+        try:
+            theirs = AgentMetadata.model_validate_json(metadata)
+        except ValueError as error:
+            raise TransferFailed(f"{peer} sent metadata that cannot be read: {error}") from error
+        with _errors(f"connect to {peer}"):
+            name = self._agent.add_remote_agent(theirs.agent)
+            if name != peer.encode():
+                self._agent.remove_remote_agent(name)
+                raise TransferFailed(f"the metadata of {peer} is that of {name!r}")
+            handle = self._agent.prep_xfer_dlist(peer, theirs.blocks.descriptors(), theirs.blocks.memory)
+        return RemoteBlocks(peer, theirs.blocks.rows * theirs.blocks.per_row, handle)
+
+    def remove_peer(self, blocks: RemoteBlocks) -> None:
+        """None of its reads may be running."""
+        with _errors(f"forget {blocks.peer}"):
+            blocks.handle.release()
+            self._agent.remove_remote_agent(blocks.peer)
+
+    def make_read(self, source: RemoteBlocks, blocks: Sequence[int], first_piece: int) -> Any:
+        """A handle for `post`: the peer's blocks into the staging pieces from `first_piece` on."""
+        if not all(0 <= block < source.num_blocks for block in blocks):
+            raise TransferFailed(f"{source.peer} has no blocks {[b for b in blocks if b >= source.num_blocks]}")
+        pieces = list(range(first_piece, first_piece + len(blocks)))
+        with _errors(f"prepare a read from {source.peer}"):
+            return self._agent.make_prepped_xfer("READ", self._staging, pieces, source.handle, list(blocks))
+
+    def post(self, read: Any) -> ReadState:
+        """Over shared memory this call copies all of the bytes and blocks for that long."""
+        with _errors("read"):
+            return ReadState(self._agent.transfer(read))
+
+    def state(self, read: Any) -> ReadState:
+        with _errors("read"):
+            return ReadState(self._agent.check_xfer_state(read))
+
+    def release(self, read: Any) -> None:
+        """Of a read that is over."""
+        with _errors("release a read"):
+            read.release()
+
+    def progress(self) -> None:
+        """Serves peers that read from here. Without it their reads never end."""
+        with _errors("make progress"):
+            self._agent.get_new_notifs()
+
+    def leak(self) -> None:
+        """Keeps the agent until the process ends: ending it under a running read can kill the peer's process."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._agent))
+        for tensor in self._tensors:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ERRORS as error:
+        raise TransferFailed(f"could not {what}: {error}") from error
