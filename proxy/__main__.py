@@ -1,0 +1,92 @@
+"""`python -m proxy`: one proxy process, until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from proxy.config import ProxyConfig
+from proxy.grpc_server import BindError
+from proxy.model import ServedModel
+from proxy.server import ProxyServer
+
+logger = logging.getLogger("proxy")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m proxy", description=__doc__)
+    parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="the controller's gRPC address")
+    parser.add_argument("--model-dir", required=True, type=Path, help="Hugging Face folder with tokenizer.json")
+    parser.add_argument("--model-name", required=True, help="the name that clients use")
+    parser.add_argument("--max-model-len", type=int, help="prompt and completion, in tokens; default: the model's own")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    for name, field in ProxyConfig.model_fields.items():
+        option = "--" + name.replace("_", "-")
+        if field.annotation is bool:
+            parser.add_argument(option, action="store_true", default=argparse.SUPPRESS)
+        else:
+            parser.add_argument(option, default=argparse.SUPPRESS, help=f"default: {field.default}")
+    return parser
+
+
+def main() -> int:
+    options = vars(build_parser().parse_args())
+    given = {name: options.pop(name) for name in list(options) if name in ProxyConfig.model_fields}
+    logging.basicConfig(
+        level=options["log_level"], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        config = ProxyConfig.model_validate(given)
+        model = ServedModel.load(options["model_dir"], options["model_name"], options["max_model_len"])
+    except ValidationError as error:
+        for item in error.errors():
+            name = ".".join(str(part) for part in item["loc"])
+            print(f"proxy: {name + ': ' if name else ''}{item['msg'].removeprefix('Value error, ')}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        print(f"proxy: {error}", file=sys.stderr)
+        return 2
+    _raise_file_limit()
+    return asyncio.run(_serve(config, model, options["controller"]))
+
+
+async def _serve(config: ProxyConfig, model: ServedModel, controller: str) -> int:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, told.set)
+    server = ProxyServer(config, model, controller)
+    try:
+        addresses = await server.start()
+    except BindError as error:
+        print(f"proxy: {error}", file=sys.stderr)
+        return 1
+    logger.info("serving %s: grpc=%s http=%s", model.name, addresses.grpc, addresses.http)
+    failed = asyncio.create_task(server.wait_failed())
+    stopping = asyncio.create_task(told.wait())
+    await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        logger.error("%s", failed.result())
+        return 1
+    failed.cancel()
+    logger.info("stopping: %g s for what runs", config.drain_timeout_s)
+    await server.stop()
+    return 0
+
+
+def _raise_file_limit() -> None:
+    """A client is a file descriptor; many systems allow 1024 unless asked for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

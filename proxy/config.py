@@ -1,0 +1,53 @@
+"""The proxy's settings, validated once, at the edge; every message names the field and the fix.
+
+The same model reads the `proxy:` section of a cluster's YAML file; `to_arguments` hands it to a proxy process.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from proxy.address import is_loopback
+
+
+class ProxyConfig(BaseModel):
+    """How one proxy listens, admits, retries and gives up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    grpc_port: int = Field(50051, ge=0, le=65535)  # 0: any free one, named in the log
+    http_port: int = Field(8000, ge=0, le=65535)
+    insecure: bool = False  # serve other machines without API keys
+
+    max_queued_requests: int = Field(2048, ge=1)  # over it: 429
+    dispatch_ahead: int = Field(2, ge=1)  # requests that may wait in one worker
+    routing: Literal["round_robin", "least_loaded"] = "least_loaded"
+    max_body_bytes: int = Field(8 << 20, ge=1024)
+    max_buffered_tokens: int = Field(8192, ge=1)  # that a slow client leaves unread, for one request
+
+    request_timeout_s: float = Field(600.0, gt=0)  # the longest deadline a request may have
+    max_handoff_attempts: int = Field(2, ge=1)  # with a prefill worker, then the decode worker computes the prompt
+    max_attempts: int = Field(6, ge=1)  # of one request, all kinds together
+    recovery_timeout_s: float = Field(30.0, gt=0)  # how long accepted requests wait for a decode worker to come back
+    drain_timeout_s: float = Field(30.0, ge=0)  # how long SIGTERM waits for streams to finish
+
+    @model_validator(mode="after")
+    def _closed_unless_told(self) -> ProxyConfig:
+        if not self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached from other machines, and API keys are not supported yet: "
+                "set insecure: true (--insecure) to serve everybody who can reach it, or use host 127.0.0.1"
+            )
+        return self
+
+
+def to_arguments(config: ProxyConfig) -> list[str]:
+    """The options of `python -m proxy` that give the same settings."""
+    arguments = []
+    for name, value in config.model_dump(exclude_defaults=True).items():
+        option = "--" + name.replace("_", "-")
+        arguments += [option] if value is True else [option, str(value)]
+    return arguments

@@ -1,0 +1,189 @@
+"""The gRPC front: `pdserve.v1.Inference`, health and reflection, over one `GenerationService`.
+
+A call's status is the request's: an error is never an event, and a call that the client drops ends the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from proxy.errors import ApiError, ErrorCode, invalid
+from proxy.event_buffer import Event, FinishedEvent, TokenEvent
+from proxy.lifecycle import Lifecycle
+from proxy.metadata import answer_metadata, refuse_headers
+from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from proxy.sampling import Sampling
+from proxy.service import GenerationRequest, GenerationService, new_request_id
+from rpc import inference_pb2, inference_pb2_grpc
+
+INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class BindError(OSError):
+    """The port cannot be taken."""
+
+
+def build_server(service: GenerationService, max_body_bytes: int) -> tuple[grpc.aio.Server, HealthReport]:
+    options = [
+        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.so_reuseport", 0),  # a second proxy on the same port is an error, not a silent split of the clients
+    ]
+    server = grpc.aio.server(options=options)
+    inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server)
+    report = HealthReport()
+    health_pb2_grpc.add_HealthServicer_to_server(report.servicer, server)
+    reflection.enable_server_reflection((INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return server, report
+
+
+def bind(server: grpc.aio.Server, address: str) -> int:
+    """The port that was taken. Raises BindError."""
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise BindError(f"cannot listen on {address}: {error}") from error
+    if port == 0:
+        raise BindError(f"cannot listen on {address}")
+    return port
+
+
+class HealthReport:
+    """Maintains what grpc.health.v1 answers, for the server and for Inference."""
+
+    def __init__(self) -> None:
+        self.servicer = health.aio.HealthServicer()
+
+    async def set_ready(self, is_ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", INFERENCE):
+            await self.servicer.set(name, status)
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    def __init__(self, service: GenerationService) -> None:
+        self._service = service
+
+    async def Generate(  # noqa: N802  gRPC's name
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        request_id = request.request_id or metadata.get("x-request-id") or new_request_id()
+        lifecycle: Lifecycle | None = None
+        try:
+            generation = self._generation(request, request_id, metadata, context)
+            lifecycle = await self._service.submit(generation)
+            yield self._started(lifecycle)
+            async for event in lifecycle.events:
+                yield _response(event)
+            context.set_trailing_metadata(tuple(answer_metadata(lifecycle).items()))
+        except ApiError as error:
+            await _abort(context, error, request_id)
+        finally:
+            if lifecycle is not None:
+                lifecycle.cancel()
+
+    async def Abort(  # noqa: N802
+        self, request: inference_pb2.AbortRequest, context: Context
+    ) -> inference_pb2.AbortResponse:
+        if not request.request_id:
+            await _abort(context, invalid("request_id", "must not be empty"), "")
+        return inference_pb2.AbortResponse(found=self._service.abort(request.request_id))
+
+    async def ListModels(  # noqa: N802
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        model = self._service.model
+        served = inference_pb2.Model(name=model.name, max_model_len=model.max_model_len, created=model.created)
+        return inference_pb2.ListModelsResponse(models=[served])
+
+    def _generation(
+        self, request: inference_pb2.GenerateRequest, request_id: str, metadata: dict[str, str], context: Context
+    ) -> GenerationRequest:
+        try:
+            refuse_headers(metadata)
+            prompt = _prompt(request)
+        except ApiError as error:
+            self._service.count_refusal(request_id, error)
+            raise
+        return GenerationRequest(request.model, request_id, prompt, _sampling(request), context.time_remaining())
+
+    def _started(self, lifecycle: Lifecycle) -> inference_pb2.GenerateResponse:
+        started = inference_pb2.Started(
+            request_id=lifecycle.job.request_id,
+            model=self._service.model.name,
+            prompt_tokens=len(lifecycle.job.prompt_ids),
+        )
+        return inference_pb2.GenerateResponse(started=started)
+
+
+def _prompt(request: inference_pb2.GenerateRequest) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(request.text)
+        case "token_ids":
+            return TokenPrompt(tuple(request.token_ids.ids))
+        case "chat":
+            return ChatPrompt(tuple(ChatMessage(m.role, m.content) for m in request.chat.messages))
+        case _:
+            raise invalid("prompt", "one of text, token_ids and chat must be set")
+
+
+def _sampling(request: inference_pb2.GenerateRequest) -> Sampling:
+    given = request.sampling
+
+    def optional(name: str) -> Any:
+        return getattr(given, name) if given.HasField(name) else None
+
+    return Sampling(
+        max_tokens=optional("max_tokens"),
+        temperature=optional("temperature"),
+        top_p=optional("top_p"),
+        top_k=optional("top_k"),
+        seed=optional("seed"),
+        stop_token_ids=tuple(given.stop_token_ids),
+        ignore_eos=given.ignore_eos,
+        stop=tuple(request.stop),
+    )
+
+
+def _response(event: Event) -> inference_pb2.GenerateResponse:
+    match event:
+        case TokenEvent(index, ids, text):
+            return inference_pb2.GenerateResponse(token=inference_pb2.Token(index=index, ids=ids, text=text))
+        case FinishedEvent():
+            usage, timings, route = event.usage, event.timings, event.route
+            finished = inference_pb2.Finished(
+                reason=event.reason,
+                usage=inference_pb2.Usage(
+                    prompt_tokens=usage.prompt_tokens,
+                    completion_tokens=usage.completion_tokens,
+                    cached_tokens=usage.cached_tokens,
+                ),
+                timings=inference_pb2.Timings(
+                    queue_s=timings.queue_s,
+                    time_to_first_token_s=timings.time_to_first_token_s,
+                    total_s=timings.total_s,
+                ),
+                path=route.path,
+                prefill_worker=route.prefill_worker or "",
+                decode_worker=route.decode_worker,
+            )
+            return inference_pb2.GenerateResponse(finished=finished)
+
+
+async def _abort(context: Context, error: ApiError, request_id: str) -> NoReturn:
+    metadata = [("x-error-code", error.reason or error.code.value)]
+    if error.param is not None:
+        metadata.append(("x-error-param", error.param))
+    if error.retry_after_s is not None:
+        metadata.append(("retry-after", str(error.retry_after_s)))
+    if error.code is not ErrorCode.INVALID_ARGUMENT:  # there the id itself may be what is wrong
+        metadata.append(("x-request-id", request_id))
+    await context.abort(error.status.grpc, error.message, tuple(metadata))
+    raise AssertionError("abort does not return")

@@ -1,0 +1,154 @@
+"""The HTTP front: OpenAI's endpoints, health, metrics and scrape targets, over one `GenerationService`.
+
+Every error, whoever finds it, has OpenAI's form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
+from proxy.errors import ApiError, ErrorCode
+from proxy.http_generation import HttpGeneration, error_response
+from proxy.metadata import refuse_headers
+from proxy.openai_answer import Answer
+from proxy.openai_api import ChatBody, CompletionBody, parse
+from proxy.service import GenerationRequest, GenerationService, new_request_id
+from proxy.worker_pool import WorkerPool
+from rpc import worker_pb2
+
+ROLE_NAMES = {
+    worker_pb2.ROLE_PREFILL: "prefill",
+    worker_pb2.ROLE_DECODE: "decode",
+    worker_pb2.ROLE_MIXED: "mixed",
+}
+
+
+def build_app(service: GenerationService, pool: WorkerPool, max_body_bytes: int) -> FastAPI:
+    app = FastAPI(title="pdserve", version="1", docs_url="/docs", redoc_url=None)
+    front = HttpFront(service, pool, max_body_bytes)
+    routes: list[tuple[str, str, Callable[..., Awaitable[Response]]]] = [
+        ("POST", "/v1/completions", front.completions),
+        ("POST", "/v1/chat/completions", front.chat_completions),
+        ("GET", "/v1/models", front.models),
+        ("GET", "/v1/models/{name:path}", front.model),
+        ("GET", "/health", front.health),
+        ("GET", "/ready", front.ready),
+        ("GET", "/metrics", front.metrics),
+        ("GET", "/prometheus/targets", front.targets),
+    ]
+    for method, path, endpoint in routes:
+        app.add_api_route(path, endpoint, methods=[method])
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_fault)
+    return app
+
+
+class HttpFront:
+    def __init__(self, service: GenerationService, pool: WorkerPool, max_body_bytes: int) -> None:
+        self._service = service
+        self._pool = pool
+        self._max_body_bytes = max_body_bytes
+
+    async def completions(self, request: Request) -> Response:
+        return await self._generate(request, CompletionBody)
+
+    async def chat_completions(self, request: Request) -> Response:
+        return await self._generate(request, ChatBody)
+
+    async def models(self) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model_object()]})
+
+    async def model(self, name: str) -> Response:
+        try:
+            self._service.check_model(name)
+        except ApiError as error:
+            return error_response(error)
+        return JSONResponse(self._model_object())
+
+    async def health(self) -> Response:
+        """The process lives."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self) -> Response:
+        """A generation would work."""
+        if not self._service.is_ready:
+            return error_response(ApiError(ErrorCode.UNAVAILABLE, "no worker is ready", reason="not_ready"))
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self) -> Response:
+        return Response(self._service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    async def targets(self, request: Request) -> Response:
+        """For Prometheus's http_sd_configs: this proxy, at the address that was asked, and the workers."""
+        targets = [self._target(request.headers.get("host", ""), "proxy", "proxy")]
+        for member in self._pool.members:
+            if member.metrics_address:
+                role = ROLE_NAMES.get(member.role, "unknown")
+                targets.append(self._target(member.metrics_address, role, member.worker))
+        return JSONResponse(targets)
+
+    async def _generate(self, request: Request, kind: type[CompletionBody] | type[ChatBody]) -> Response:
+        request_id = request.headers.get("x-request-id") or new_request_id()
+        try:
+            refuse_headers(request.headers)
+            body = parse(await self._read(request), kind)
+            generation = GenerationRequest(body.model, request_id, body.to_prompt(), body.sampling())
+        except ApiError as error:
+            self._service.count_refusal(request_id, error)
+            return error_response(error, request_id)
+        answer = Answer(
+            kind="chat" if kind is ChatBody else "text",
+            request_id=request_id,
+            model=self._service.model.name,
+            wants_usage=body.wants_usage,
+        )
+        return HttpGeneration(self._service, generation, answer, streams=body.streams)
+
+    async def _read(self, request: Request) -> bytes:
+        """The body. Raises ApiError as soon as it is larger than allowed."""
+        size, pieces = 0, []
+        declared = request.headers.get("content-length", "")
+        if declared.isascii() and declared.isdigit() and int(declared) > self._max_body_bytes:
+            raise self._too_large()
+        async for piece in request.stream():
+            size += len(piece)
+            if size > self._max_body_bytes:
+                raise self._too_large()
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _too_large(self) -> ApiError:
+        limit = self._max_body_bytes
+        return ApiError(
+            ErrorCode.TOO_LARGE, f"the body is larger than {limit} bytes (max_body_bytes)", reason="body_too_large"
+        )
+
+    def _model_object(self) -> dict[str, Any]:
+        model = self._service.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": model.created,
+            "owned_by": "pdserve",
+            "max_model_len": model.max_model_len,
+        }
+
+    def _target(self, address: str, role: str, worker: str) -> dict[str, Any]:
+        labels = {"role": role, "worker": worker, "model_name": self._service.model.name}
+        return {"targets": [address], "labels": labels}
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    content = {"message": str(error.detail), "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": content}, error.status_code, headers=error.headers)
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    return error_response(ApiError(ErrorCode.INTERNAL, "a fault in the proxy; its log has more"))

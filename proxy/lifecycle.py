@@ -1,0 +1,309 @@
+"""One request, from admission to its end: a small state machine, and the only place that tries again.
+
+It accepts tokens of the current attempt at the next index only, so nothing is said twice, whoever wakes up late. All
+attempts share one budget and the request's deadline; a request that met two lost workers is not tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+
+from proxy.config import ProxyConfig
+from proxy.dispatcher import Dispatcher, Placement, Waiter, Wish
+from proxy.errors import ApiError, ErrorCode
+from proxy.event_buffer import EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
+from proxy.job import Job
+from proxy.metrics import ProxyMetrics
+from proxy.retry_budget import BudgetSpent, RetryBudget
+from proxy.text_output import Piece, TextOutput
+from proxy.worker_link import LinkEvent, LinkLost, WorkerLink
+from rpc import worker_pb2
+
+DECODE_WORKER_IS_FULL = ("reserve_timeout", "staging_timeout")  # reasons of a hand-off that another P would not help
+logger = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    QUEUED = "queued"  # waits for workers, at first or again
+    PREFILLING = "prefilling"
+    TRANSFERRING = "transferring"  # the prefill worker is done, the decode worker has not spoken yet
+    DECODING = "decoding"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_end(self) -> bool:
+        return self in (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
+
+
+class Lifecycle:
+    """Maintains which workers work on the request, what they said that counts, and how it ended."""
+
+    def __init__(
+        self,
+        job: Job,
+        output: TextOutput,
+        config: ProxyConfig,
+        dispatcher: Dispatcher,
+        metrics: ProxyMetrics,
+        on_end: Callable[[Lifecycle], None],
+    ) -> None:
+        self.job = job
+        self.phase = Phase.QUEUED
+        self.events = EventBuffer(config.max_buffered_tokens)
+        self.error: ApiError | None = None
+        self.queue_s = 0.0
+        self.first_token_at: float | None = None
+        self._output = output
+        self._config = config
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._budget = RetryBudget(config.max_attempts, config.max_handoff_attempts)
+        self._accepted: list[int] = []
+        self._cached_tokens = len(job.prompt_ids)  # the least that any attempt reported
+        self._last_token_at = 0.0
+        self._placement: Placement | None = None
+        self._prefill: WorkerLink | None = None  # while it has to do with the current attempt
+        self._decode: WorkerLink | None = None
+        self._waiter: Waiter | None = None
+        self._deadline = self._loop.call_at(job.deadline_at, self._on_deadline)
+
+    @property
+    def attempt(self) -> int:
+        return self._budget.num_attempts
+
+    @property
+    def end_code(self) -> str:
+        return self.error.code.value if self.error is not None else "ok"
+
+    @property
+    def route(self) -> Route | None:
+        """Of the current attempt, or the last; None before the first."""
+        placement = self._placement
+        if placement is None:
+            return None
+        prefill = placement.prefill
+        return Route("p2p" if prefill else "local", placement.decode.worker, prefill.worker if prefill else None)
+
+    @property
+    def usage(self) -> Usage:
+        cached = self._cached_tokens if self.first_token_at is not None else 0
+        return Usage(len(self.job.prompt_ids), len(self._accepted), cached)
+
+    @property
+    def timings(self) -> Timings:
+        now = self._loop.time()
+        first = self.first_token_at if self.first_token_at is not None else now
+        return Timings(self.queue_s, first - self.job.admitted_at, now - self.job.admitted_at)
+
+    def submit(self) -> None:
+        """Into the queue, where a place is reserved for it."""
+        self._waiter = Waiter(Wish(), self._place, self._give_up)
+        self._dispatcher.submit(self._waiter)
+
+    def cancel(self, message: str = "the client went away") -> None:
+        """Ends the request on all workers, in whatever phase. Does nothing when it has ended."""
+        if not self.phase.is_end:
+            self._metrics.cancelled.labels(self.phase.value).inc()
+            self._end(Phase.CANCELLED, ApiError(ErrorCode.CANCELLED, message))
+
+    def fail(self, error: ApiError) -> None:
+        if not self.phase.is_end:
+            self._end(Phase.FAILED, error)
+
+    def _place(self, placement: Placement) -> None:
+        self._waiter = None
+        if self.attempt == 0:
+            self.queue_s = self._loop.time() - self.job.admitted_at
+            self._metrics.queue_time.observe(self.queue_s)
+        self._budget.num_attempts += 1
+        self._placement, self._prefill, self._decode = placement, placement.prefill, placement.decode
+        self.phase = Phase.PREFILLING
+        if placement.local_reason is not None:
+            self._metrics.local_prefill.labels(placement.local_reason).inc()
+        if self._accepted:
+            self._metrics.migrations.inc()
+        self._start(placement)
+
+    def _start(self, placement: Placement) -> None:
+        request = self.job.request(self._accepted, self._loop.time())
+        prefill, decode = placement.prefill, placement.decode
+        start = worker_pb2.StartDecode(request=request, attempt=self.attempt, role_epoch=decode.role_epoch)
+        if prefill is not None:
+            ticket = self.job.ticket(self.attempt)
+            start.source.ticket.CopyFrom(ticket)
+            start.source.address = prefill.member.address
+            start.source.incarnation = prefill.incarnation
+            start.source.transport = placement.transport or ""
+            prefill.start(
+                worker_pb2.StartPrefill(request=request, ticket=ticket, role_epoch=prefill.role_epoch), self._listen
+            )
+        decode.start(start, self._listen)
+
+    def _listen(self, link: WorkerLink, event: LinkEvent) -> None:
+        if self.phase.is_end or link not in (self._prefill, self._decode):
+            return
+        if not isinstance(event, LinkLost) and event.attempt != self.attempt:
+            return
+        try:
+            self._take(link, event)
+        except Exception:  # a fault here must cost this request only, not the link and all others on it
+            logger.exception("request %s: fault in phase %s", self.job.request_id, self.phase.value)
+            self.fail(ApiError(ErrorCode.INTERNAL, "a fault in the proxy; its log has the request id"))
+
+    def _take(self, link: WorkerLink, event: LinkEvent) -> None:
+        match event:
+            case worker_pb2.RequestTokens():
+                self._take_tokens(link, event)
+            case worker_pb2.PrefillProgress():
+                link.got_ahead(self.job.wire_id)
+                if self.phase is Phase.PREFILLING:
+                    self.phase = Phase.TRANSFERRING
+                self._dispatcher.pump()
+            case worker_pb2.HandoffFailed():
+                is_full = event.reason in DECODE_WORKER_IS_FULL
+                self._handoff_failed("transfer", f"{event.reason}: {event.detail}", decode_is_full=is_full)
+            case worker_pb2.RequestFailed():
+                self._take_refusal(link, event)
+            case LinkLost():
+                self._take_loss(link, event)
+
+    def _take_tokens(self, link: WorkerLink, tokens: worker_pb2.RequestTokens) -> None:
+        if tokens.index < len(self._accepted) or link is not self._decode:
+            return
+        if tokens.index > len(self._accepted) or tokens.finish_reason not in ("", "stop", "length"):
+            self._decode_failed(f"{link.worker} sent tokens that do not follow")
+            return
+        is_first_of_attempt = self.phase is not Phase.DECODING
+        if is_first_of_attempt:
+            self._start_decoding(link, tokens.origin, is_last=bool(tokens.finish_reason))
+        piece = self._output.add(tokens.ids, tokens.finish_reason or None)
+        index = len(self._accepted)
+        self._accepted += piece.ids
+        self._measure(len(piece.ids))
+        try:
+            self.events.push(TokenEvent(index, piece.ids, piece.text))
+        except SlowClient:
+            limit = self._config.max_buffered_tokens
+            self.cancel(f"the client reads too slowly: over {limit} tokens (max_buffered_tokens) were waiting for it")
+            return
+        if piece.finish_reason is not None:
+            self._finish(piece, worker_is_done=bool(tokens.finish_reason))
+
+    def _start_decoding(self, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
+        self.phase = Phase.DECODING
+        link.got_ahead(self.job.wire_id)
+        self._cached_tokens = min(self._cached_tokens, origin.cached_tokens + origin.prefill_cached_tokens)
+        if self._prefill is not None and is_last:  # it may have ended without a read of the KV: nobody said so to P
+            self._prefill.abort(self.job.wire_id, self.attempt)
+        elif self._prefill is not None:
+            self._prefill.forget(self.job.wire_id)
+        self._prefill = None
+        self._dispatcher.pump()
+
+    def _take_refusal(self, link: WorkerLink, failed: worker_pb2.RequestFailed) -> None:
+        if failed.code in (worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_ROLE_CHANGED):
+            link.refuse()
+        if link is self._prefill:
+            self._handoff_failed("prefill", failed.message, for_good=failed.code == worker_pb2.FAILURE_INVALID)
+        elif failed.code == worker_pb2.FAILURE_INVALID:
+            self.fail(ApiError(ErrorCode.INVALID_ARGUMENT, failed.message, reason="context_length_exceeded"))
+        elif failed.code == worker_pb2.FAILURE_DEADLINE:
+            self._on_deadline()
+        else:
+            self._decode_failed(failed.message)
+
+    def _take_loss(self, link: WorkerLink, lost: LinkLost) -> None:
+        self._budget.worker_lost()
+        if link is self._prefill:
+            self._handoff_failed("prefill", lost.reason)
+        else:
+            self._decode_failed(lost.reason)
+
+    def _handoff_failed(
+        self, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False
+    ) -> None:
+        """The prompt's KV did not come: another prefill worker, or after some of them the decode worker itself."""
+        self._budget.handoff_failed(for_good=for_good)
+        self._budget.shun(self._decode if decode_is_full or self._placement is None else self._placement.prefill)
+        self._retry(stage, reason, keep=None if decode_is_full else self._decode)
+
+    def _decode_failed(self, reason: str) -> None:
+        """Another decode worker, or the same name's next incarnation, goes on after the last accepted token."""
+        self._budget.shun(self._decode)
+        self._retry("decode", reason, keep=None)
+
+    def _retry(self, stage: str, reason: str, *, keep: WorkerLink | None) -> None:
+        logger.info("request %s: attempt %d failed in %s: %s", self.job.request_id, self.attempt, stage, reason)
+        self._leave_workers()
+        try:
+            wish = self._budget.next_wish(keep)
+        except BudgetSpent as spent:
+            self._give_up(f"{spent}; the last failure, in {stage}: {reason}")
+            return
+        self._metrics.retries.labels(stage).inc()
+        self.phase = Phase.QUEUED
+        self._waiter = Waiter(wish, self._place, self._give_up)
+        self._dispatcher.resubmit(self._waiter)
+
+    def _give_up(self, reason: str | None = None) -> None:
+        self._waiter = None
+        is_aborted = bool(self._accepted) or self._budget.is_poison
+        waited = f"no decode worker came back within {self._config.recovery_timeout_s:g} s"
+        code = ErrorCode.ABORTED if is_aborted else ErrorCode.UNAVAILABLE
+        self.fail(ApiError(code, reason or waited, reason="worker_lost"))
+
+    def _finish(self, piece: Piece, *, worker_is_done: bool) -> None:
+        if self._decode is not None and worker_is_done:
+            self._decode.forget(self.job.wire_id)
+            self._decode = None
+        route = self.route
+        assert piece.finish_reason is not None
+        assert route is not None
+        self.events.push(FinishedEvent(piece.finish_reason, self.usage, self.timings, route))
+        self._end(Phase.FINISHED, None)
+
+    def _end(self, phase: Phase, error: ApiError | None) -> None:
+        self._leave_workers()
+        if self._waiter is not None:
+            self._dispatcher.withdraw(self._waiter)
+            self._waiter = None
+        self._deadline.cancel()
+        self.phase = phase
+        if error is not None:
+            self.error = error
+            self.events.fail(error, drop=phase is Phase.CANCELLED)
+        self._dispatcher.pump()
+        self._on_end(self)
+
+    def _leave_workers(self) -> None:
+        """Ends the current attempt wherever it still runs."""
+        for link in (self._prefill, self._decode):
+            if link is not None:
+                link.abort(self.job.wire_id, self.attempt)
+        self._prefill = self._decode = None
+
+    def _on_deadline(self) -> None:
+        self.fail(
+            ApiError(
+                ErrorCode.DEADLINE_EXCEEDED,
+                f"the deadline of {self.job.timeout_s:g} s passed; the request was {self.phase.value}",
+            )
+        )
+
+    def _measure(self, num_tokens: int) -> None:
+        now = self._loop.time()
+        if self.first_token_at is None:
+            self.first_token_at = now
+            self._metrics.time_to_first_token.observe(now - self.job.admitted_at)
+            self._metrics.prompt_tokens.inc(len(self.job.prompt_ids))
+        else:
+            self._metrics.inter_token_latency.observe(now - self._last_token_at)
+        self._metrics.generation_tokens.inc(num_tokens)
+        self._last_token_at = now

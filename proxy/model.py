@@ -1,0 +1,65 @@
+"""The served model as the proxy knows it: name, limits, end-of-text ids and tokenizer, from its Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.tokenizer import Tokenizer
+
+CONTEXT_FIELDS = ("max_position_embeddings", "max_model_len")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    name: str
+    max_model_len: int  # tokens, prompt and completion together
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    tokenizer: Tokenizer
+    created: int  # Unix seconds
+
+    @classmethod
+    def load(cls, folder: Path, name: str, max_model_len: int | None = None) -> ServedModel:
+        """`max_model_len`: what the workers serve, when that is less than the model's own context.
+
+        Raises FileNotFoundError, ValueError.
+        """
+        config = _read(folder / "config.json")
+        own = next((int(config[field]) for field in CONTEXT_FIELDS if field in config), max_model_len)
+        if own is None:
+            raise ValueError(f"{folder}/config.json has no max_position_embeddings: give --max-model-len")
+        if max_model_len is not None and max_model_len > own:
+            raise ValueError(f"max_model_len: {max_model_len} is more than the model's own context of {own} tokens")
+        tokenizer = Tokenizer.load(folder)
+        return cls(
+            name=name,
+            max_model_len=max_model_len or own,
+            vocab_size=int(config.get("vocab_size", tokenizer.num_tokens)),
+            eos_token_ids=_eos_token_ids(folder, config, tokenizer),
+            tokenizer=tokenizer,
+            created=int(time.time()),
+        )
+
+
+def _eos_token_ids(folder: Path, config: dict[str, Any], tokenizer: Tokenizer) -> frozenset[int]:
+    """As transformers' `generate` takes them: generation_config.json, else config.json; else the tokenizer's token."""
+    generation_file = folder / "generation_config.json"
+    for source in (_read(generation_file) if generation_file.is_file() else {}, config):
+        ids = source.get("eos_token_id")
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, list) else [ids])
+    token_file = folder / "tokenizer_config.json"
+    token = (_read(token_file) if token_file.is_file() else {}).get("eos_token")
+    token_id = tokenizer.token_id(token) if isinstance(token, str) else None
+    return frozenset() if token_id is None else frozenset([token_id])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist: give the folder of a Hugging Face model")
+    content: dict[str, Any] = json.loads(file.read_text())
+    return content

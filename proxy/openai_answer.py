@@ -1,0 +1,80 @@
+"""OpenAI's answers: one JSON object, or the chunks of a stream, for both endpoints. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from proxy.errors import ApiError
+from proxy.event_buffer import Usage
+
+DONE = b"data: [DONE]\n\n"
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def error_object(error: ApiError) -> dict[str, Any]:
+    code = error.reason or error.code.value
+    return {"error": {"message": error.message, "type": error.status.type, "param": error.param, "code": code}}
+
+
+def sse(content: dict[str, Any]) -> bytes:
+    """One event of a stream."""
+    return b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What all objects of one request share."""
+
+    kind: Literal["chat", "text"]
+    request_id: str
+    model: str
+    created: int = 0  # Unix seconds
+    wants_usage: bool = False  # in the stream: null in each chunk, then once, last
+
+    def whole(self, text: str, finish_reason: str, usage: Usage) -> dict[str, Any]:
+        content: dict[str, Any] = {"text": text}
+        if self.kind == "chat":
+            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._head(is_chunk=False), "choices": [choice], "usage": usage_object(usage)}
+
+    def opening(self) -> list[bytes]:
+        """What is sent before the first text."""
+        return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)] if self.kind == "chat" else []
+
+    def piece(self, text: str) -> bytes:
+        return self._chunk({"delta": {"content": text}} if self.kind == "chat" else {"text": text}, None)
+
+    def closing(self, finish_reason: str, usage: Usage) -> list[bytes]:
+        chunks = [self._chunk({"delta": {}} if self.kind == "chat" else {"text": ""}, finish_reason)]
+        if self.wants_usage:
+            chunks.append(sse({**self._head(is_chunk=True), "choices": [], "usage": usage_object(usage)}))
+        return [*chunks, DONE]
+
+    def _chunk(self, content: dict[str, Any], finish_reason: str | None) -> bytes:
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+        usage = {"usage": None} if self.wants_usage else {}
+        return sse({**self._head(is_chunk=True), "choices": [choice], **usage})
+
+    def _head(self, *, is_chunk: bool) -> dict[str, Any]:
+        name = "text_completion"
+        if self.kind == "chat":
+            name = "chat.completion.chunk" if is_chunk else "chat.completion"
+        prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
+        return {
+            "id": f"{prefix}-{self.request_id}",
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": None,
+        }

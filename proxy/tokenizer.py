@@ -1,0 +1,63 @@
+"""A model's tokenizer: text, or a chat, to ids exactly as Hugging Face transformers makes them, and back.
+
+`encode_batch_fast` is used for a single text because it, unlike `encode`, lets other threads run meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tokenizers
+
+from proxy.chat_template import ChatTemplate
+from proxy.detokenizer import Detokenizer, TokenBytes
+
+
+class NoChatTemplate(ValueError):
+    """The model has no chat template."""
+
+
+class Tokenizer:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, chat_template: ChatTemplate | None) -> None:
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._token_bytes = TokenBytes(tokenizer)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """From a Hugging Face model folder. Raises FileNotFoundError, UnsupportedTokenizer."""
+        tokenizer_file = folder / "tokenizer.json"
+        if not tokenizer_file.is_file():
+            raise FileNotFoundError(f"{folder} has no tokenizer.json")
+        tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return cls(tokenizer, ChatTemplate.load(folder))
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def token_id(self, token: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def encode(self, text: str) -> list[int]:
+        """With the special tokens that the model expects around a text, as a start token."""
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The template writes the special tokens; none is added to them. Raises NoChatTemplate, ChatTemplateError."""
+        if self._chat_template is None:
+            raise NoChatTemplate("this model has no chat template: use /v1/completions, or a text prompt")
+        return self._encode(self._chat_template.render(messages), add_special_tokens=False)
+
+    def detokenizer(self, prompt_ids: Sequence[int]) -> Detokenizer:
+        """For the text that follows this prompt."""
+        return Detokenizer(self._token_bytes, prompt_ids)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        ids: list[int] = encoding.ids
+        return ids

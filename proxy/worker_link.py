@@ -1,0 +1,290 @@
+"""The proxy's end of the request plane: one stream to one service of one worker incarnation, many requests in it.
+
+`run` keeps the stream up for as long as the worker is a member. When it breaks, or the worker is silent for 10 s, every
+request in it is told `LinkLost`, once; the worker drops them by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from proxy.router import WorkerView
+from rpc import control_pb2, worker_pb2, worker_pb2_grpc
+from rpc.worker_pb2 import PROTOCOL_VERSION
+
+CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection, without another's back-off
+]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The stream is gone, and with it all that the worker did for this request."""
+
+    reason: str
+
+
+LinkEvent = (
+    worker_pb2.RequestTokens
+    | worker_pb2.PrefillProgress
+    | worker_pb2.HandoffFailed
+    | worker_pb2.RequestFailed
+    | LinkLost
+)
+Listener = Callable[["WorkerLink", LinkEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One of a worker's two services."""
+
+    name: str
+    stub: Callable[[grpc.aio.Channel], Any]
+    command: Callable[..., Any]
+
+
+PREFILL = Service("Prefill", worker_pb2_grpc.PrefillStub, worker_pb2.PrefillCommand)
+DECODE = Service("Decode", worker_pb2_grpc.DecodeStub, worker_pb2.DecodeCommand)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """In seconds."""
+
+    connect_s: float = 5.0
+    ping_s: float = 2.0  # the worker takes a proxy for dead after 10
+    silent_s: float = 10.0  # a worker reports its load each second
+    first_backoff_s: float = 0.1
+    last_backoff_s: float = 3.0
+
+
+class WorkerRefused(Exception):
+    """The worker answered, but not as the one that is meant."""
+
+
+class WorkerLink:
+    """Maintains the stream, the worker's newest load, and who listens to which request."""
+
+    def __init__(
+        self,
+        member: control_pb2.Member,
+        service: Service,
+        proxy_incarnation: str,
+        on_change: Callable[[], None],
+        times: LinkTimes,
+    ) -> None:
+        self.member = member  # replaced by each new membership
+        self.service = service
+        self.role_epoch = 0
+        self.was_tried = False  # the first connection ended, well or not
+        self._proxy_incarnation = proxy_incarnation
+        self._on_change = on_change
+        self._times = times
+        self._commands: asyncio.Queue[Any] | None = None  # while the stream is up
+        self._load: worker_pb2.Load | None = None
+        self._refuses = False  # said so after its last load
+        self._listeners: dict[str, Listener] = {}
+        self._unseen: dict[str, int] = {}  # prompt tokens of what was sent since the last load
+        self._num_done = 0  # requests that got past waiting since the last load
+
+    @property
+    def worker(self) -> str:
+        return self.member.worker
+
+    @property
+    def incarnation(self) -> str:
+        return self.member.incarnation
+
+    @property
+    def is_up(self) -> bool:
+        return self._commands is not None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new request may be sent here."""
+        ready = self.member.state == control_pb2.WORKER_READY
+        return self.is_up and ready and self._load is not None and self._load.admitting and not self._refuses
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._listeners)
+
+    @property
+    def num_reported_waiting(self) -> int:
+        """As of the last load, whatever was sent since."""
+        return self._load.num_waiting if self._load is not None else 0
+
+    def view(self) -> WorkerView:
+        load = self._load or worker_pb2.Load()
+        num_waiting = max(0, load.num_waiting + len(self._unseen) - self._num_done)
+        return WorkerView(
+            worker=self.worker,
+            num_waiting=num_waiting,
+            num_requests=max(len(self._listeners), load.num_running + num_waiting),
+            num_queued_tokens=load.num_queued_tokens + sum(self._unseen.values()),
+        )
+
+    def start(self, message: worker_pb2.StartPrefill | worker_pb2.StartDecode, listener: Listener) -> None:
+        """Sends the request; from now on `listener` hears of it. Raises RuntimeError when the link is down."""
+        request = message.request
+        self._send(start=message)
+        self._listeners[request.request_id] = listener
+        self._unseen[request.request_id] = len(request.prompt_ids) + len(request.output_ids)
+
+    def got_ahead(self, request_id: str) -> None:
+        """The request no longer waits: it was prefilled, or speaks."""
+        if self._unseen.pop(request_id, None) is None:
+            self._num_done += 1
+
+    def forget(self, request_id: str) -> None:
+        """Nobody listens to this request any more."""
+        self._listeners.pop(request_id, None)
+        self._unseen.pop(request_id, None)
+
+    def abort(self, request_id: str, attempt: int) -> None:
+        """Ends the request on the worker, up to this attempt, and forgets it. Does nothing when the link is down."""
+        self.forget(request_id)
+        if self.is_up:
+            self._send(abort=worker_pb2.AbortRequestCommand(request_id=request_id, attempt=attempt))
+
+    def refuse(self) -> None:
+        """The worker admits nothing: no new request until its next load says otherwise."""
+        self._refuses = True
+
+    async def run(self) -> None:
+        """Connects, and again after each break, until cancelled."""
+        backoff = self._times.first_backoff_s
+        while True:
+            try:
+                await self._connect()
+                reason = "the worker ended the stream"
+            except TimeoutError:
+                limit_s = self._times.silent_s if self.is_up else self._times.connect_s
+                reason = f"silent for {limit_s:g} s"
+            except WorkerRefused as refused:
+                reason = str(refused)
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+            except Exception:  # the link's main loop: a fault here must not cost the worker
+                logger.exception("fault in the link to %s", self.worker)
+                reason = "a fault in the proxy"
+            finally:
+                was_up = self.is_up
+                self._close(f"the link to {self.worker} broke")
+            self.was_tried = True
+            backoff = self._times.first_backoff_s if was_up else min(2 * backoff, self._times.last_backoff_s)
+            logger.log(
+                logging.WARNING if was_up else logging.DEBUG,
+                "link to %s (%s, %s) is down: %s",
+                self.worker,
+                self.service.name,
+                self.member.address,
+                reason,
+            )
+            self._on_change()
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+
+    async def _connect(self) -> None:
+        async with grpc.aio.insecure_channel(self.member.address, options=CHANNEL_OPTIONS) as channel:
+            call = self.service.stub(channel).Session()
+            try:
+                async with asyncio.timeout(self._times.connect_s):
+                    await self._greet(call)
+                writer = asyncio.create_task(self._write(call))
+                try:
+                    await self._read(call)
+                finally:
+                    writer.cancel()
+                    await asyncio.gather(writer, return_exceptions=True)
+            finally:
+                call.cancel()
+
+    async def _greet(self, call: Any) -> None:
+        hello = worker_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            proxy_incarnation=self._proxy_incarnation,
+            worker_incarnation=self.incarnation,
+        )
+        await call.write(self.service.command(hello=hello))
+        event = await call.read()
+        if event is grpc.aio.EOF or not event.HasField("welcome"):
+            raise WorkerRefused("the worker did not say welcome")
+        welcome = event.welcome
+        if welcome.protocol_version != PROTOCOL_VERSION:
+            raise WorkerRefused(
+                f"protocol_version {welcome.protocol_version} of the worker is not this proxy's {PROTOCOL_VERSION}"
+            )
+        if welcome.worker_incarnation != self.incarnation:
+            raise WorkerRefused(f"incarnation {welcome.worker_incarnation} answers instead of {self.incarnation}")
+        if welcome.role != self.member.role:
+            raise WorkerRefused("its role is not the one of the membership")
+        self.role_epoch = welcome.role_epoch
+        self._commands = asyncio.Queue()
+        logger.info("link to %s (%s, %s) is up", self.worker, self.service.name, self.member.address)
+
+    async def _read(self, call: Any) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._times.silent_s) as silence:
+            while (event := await call.read()) is not grpc.aio.EOF:
+                silence.reschedule(loop.time() + self._times.silent_s)
+                self._take(event)
+
+    async def _write(self, call: Any) -> None:
+        """Sends what is queued, and a ping when nothing is. Ends when the stream breaks; the reader sees that too."""
+        commands = self._commands
+        assert commands is not None
+        while True:
+            try:
+                async with asyncio.timeout(self._times.ping_s):
+                    command = await commands.get()
+            except TimeoutError:
+                command = self.service.command(ping=worker_pb2.Ping())
+            try:
+                await call.write(command)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
+
+    def _take(self, event: Any) -> None:
+        match event.WhichOneof("event"):
+            case "tokens":
+                for tokens in event.tokens.requests:
+                    self._tell(tokens.request_id, tokens)
+            case "load":
+                self._load = event.load
+                self._refuses = False
+                self._unseen.clear()
+                self._num_done = 0
+                self.was_tried = True
+                self._on_change()
+            case "done" | "handoff_failed" | "failed" as kind:
+                message = getattr(event, kind)
+                self._tell(message.request_id, message)
+
+    def _tell(self, request_id: str, event: LinkEvent) -> None:
+        listener = self._listeners.get(request_id)
+        if listener is not None:  # else it was aborted here while the worker spoke
+            listener(self, event)
+
+    def _send(self, **command: Any) -> None:
+        if self._commands is None:
+            raise RuntimeError(f"the link to {self.worker} is down")
+        self._commands.put_nowait(self.service.command(**command))
+
+    def _close(self, reason: str) -> None:
+        self._commands = self._load = None
+        self._refuses = False
+        self._unseen.clear()
+        self._num_done = 0
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener(self, LinkLost(reason))

@@ -1,0 +1,153 @@
+"""A proxy over scripted workers, all in one event loop; and a byte tokenizer, whose token ids are the bytes of the text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from proxy.config import ProxyConfig
+from proxy.model import ServedModel
+from proxy.prompt import Prompt, TextPrompt
+from proxy.sampling import Sampling
+from proxy.server import Addresses, ProxyServer
+from proxy.service import GenerationRequest, new_request_id
+from proxy.worker_link import LinkTimes
+from rpc import worker_pb2
+from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker
+
+EOS = 256
+MAX_MODEL_LEN = 512
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def write_byte_model(folder: Path) -> Path:
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    vocab = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    tokenizer = Tokenizer(models.BPE(vocab={**vocab, "<|end|>": EOS}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    files = {
+        "config.json": {"max_position_embeddings": MAX_MODEL_LEN, "vocab_size": 257},
+        "tokenizer_config.json": {"chat_template": CHAT_TEMPLATE, "eos_token": "<|end|>"},
+        "generation_config.json": {"eos_token_id": EOS},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_byte_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def model(model_folder: Path) -> ServedModel:
+    return ServedModel.load(model_folder, "bytes")
+
+
+class Cluster:
+    """A running proxy, its controller and its workers."""
+
+    def __init__(self, model: ServedModel, config: ProxyConfig, times: LinkTimes) -> None:
+        self.controller = FakeController()
+        self.workers: list[FakeWorker] = []
+        self._model, self._config, self._times = model, config, times
+        self.proxy: ProxyServer
+        self.addresses: Addresses
+
+    async def start(self, prefill: int = 1, decode: int = 1, mixed: int = 0) -> None:
+        roles = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
+        for name, count in (("prefill", prefill), ("decode", decode), ("mixed", mixed)):
+            self.workers += [FakeWorker(f"{name}-{i}", roles[name]) for i in range(count)]
+        for worker in self.workers:
+            await worker.start()
+        await self.controller.start()
+        self.controller.publish(self.workers)
+        self.proxy = ProxyServer(self._config, self._model, self.controller.address, self._times)
+        self.addresses = await self.proxy.start()
+        if decode or mixed:
+            await self.until(lambda: self.proxy.service.is_ready)
+
+    async def stop(self) -> None:
+        await self.proxy.stop()
+        for worker in self.workers:
+            await worker.stop()
+        await self.controller.stop()
+
+    def worker(self, name: str) -> FakeWorker:
+        return next(worker for worker in self.workers if worker.name == name)
+
+    @property
+    def prefill(self) -> FakeWorker:
+        return self.worker("prefill-0")
+
+    @property
+    def decode(self) -> FakeWorker:
+        return self.worker("decode-0")
+
+    async def publish(self) -> None:
+        """Tells the proxy the workers as they are now, and waits until it reaches those that are ready."""
+        self.controller.publish(self.workers)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits while the loop runs; a condition that never holds fails the test."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    def request(
+        self, prompt: str | Prompt = "hi", *, request_id: str = "", timeout_s: float | None = None, **sampling: object
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            model=None,
+            request_id=request_id or new_request_id(),
+            prompt=TextPrompt(prompt) if isinstance(prompt, str) else prompt,
+            sampling=Sampling(**sampling),  # type: ignore[arg-type]
+            timeout_s=timeout_s,
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's series that have these labels."""
+        total = 0.0
+        for line in self.proxy.metrics.exposition().decode().splitlines():
+            series, _, value = line.rpartition(" ")
+            if series.startswith(name + "{") and all(f'{k}="{v}"' in series for k, v in labels.items()):
+                total += float(value)
+        return total
+
+
+MakeCluster = Callable[..., "asyncio.Future[Cluster]"]
+
+
+@pytest.fixture
+async def make_cluster(model: ServedModel) -> AsyncIterator[Callable[..., object]]:
+    """Starts clusters: `await make_cluster(prefill=2, max_queued_requests=1)`; other words are settings."""
+    started: list[Cluster] = []
+
+    async def make(prefill: int = 1, decode: int = 1, mixed: int = 0, silent_s: float = 10.0, **settings: object) -> Cluster:
+        config = ProxyConfig.model_validate({"grpc_port": 0, "http_port": 0, "drain_timeout_s": 0.0, **settings})
+        cluster = Cluster(model, config, LinkTimes(silent_s=silent_s, ping_s=silent_s / 5, first_backoff_s=0.01))
+        started.append(cluster)
+        await cluster.start(prefill, decode, mixed)
+        return cluster
+
+    yield make
+    for cluster in started:
+        await cluster.stop()
+
+
+@pytest.fixture
+async def cluster(make_cluster: Callable[..., object]) -> Cluster:
+    return await make_cluster()  # type: ignore[misc,no-any-return]

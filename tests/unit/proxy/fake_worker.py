@@ -1,0 +1,210 @@
+"""A scripted worker and controller: the remote ends of the request plane, speaking worker.proto and control.proto.
+
+A test reads what the proxy sent with `next_start` and `next_abort`, and says what the worker answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+
+from rpc import control_pb2, control_pb2_grpc, worker_pb2, worker_pb2_grpc
+from rpc.worker_pb2 import PROTOCOL_VERSION
+
+PATIENCE_S = 5.0
+_numbers = itertools.count()
+
+
+class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer):
+    """One worker. `restart` gives it a new incarnation, as after a death."""
+
+    def __init__(self, name: str, role: int) -> None:
+        self.name = name
+        self.role = role
+        self.incarnation = f"{name}-{next(_numbers)}"
+        self.role_epoch = 1
+        self.protocol_version = PROTOCOL_VERSION
+        self.transports = ["nixl"]
+        self.state = control_pb2.WORKER_READY
+        self.load = worker_pb2.Load(num_blocks=100, num_free_blocks=100, admitting=True)
+        self.starts: asyncio.Queue[Any] = asyncio.Queue()
+        self.aborts: asyncio.Queue[worker_pb2.AbortRequestCommand] = asyncio.Queue()
+        self.hellos: list[worker_pb2.Hello] = []
+        self.num_pings = 0
+        self.pinged = asyncio.Event()
+        self.on_start: Callable[[Any], None] | None = None  # instead of `starts`
+        self.address = ""
+        self._outbox: asyncio.Queue[Any] | None = None
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def member(self) -> control_pb2.Member:
+        return control_pb2.Member(
+            worker=self.name,
+            incarnation=self.incarnation,
+            role=self.role,
+            role_epoch=self.role_epoch,
+            state=self.state,
+            address=self.address,
+            metrics_address=f"127.0.0.1:9{len(self.name):03}",
+            transports=self.transports,
+        )
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        worker_pb2_grpc.add_PrefillServicer_to_server(self, self._server)
+        worker_pb2_grpc.add_DecodeServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Dies: its port closes and its streams break."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def restart(self) -> None:
+        """Lives again, as another incarnation at another port."""
+        await self.stop()
+        self.incarnation = f"{self.name}-{next(_numbers)}"
+        await self.start()
+
+    async def Session(  # noqa: N802
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        event = worker_pb2.PrefillEvent if self.role == worker_pb2.ROLE_PREFILL else worker_pb2.DecodeEvent
+        command = await anext(requests)
+        self.hellos.append(command.hello)
+        welcome = worker_pb2.Welcome(
+            protocol_version=self.protocol_version,
+            worker_incarnation=self.incarnation,
+            role=self.role,
+            role_epoch=self.role_epoch,
+        )
+        yield event(welcome=welcome)
+        yield event(load=self.load)
+        outbox = self._outbox = asyncio.Queue()
+        reader = asyncio.create_task(self._read(requests))
+        try:
+            while (message := await outbox.get()) is not None:
+                yield event(**message)
+        finally:
+            reader.cancel()
+
+    def tell(self, **message: Any) -> None:
+        """Sends one event; the stream is up, or the test is wrong."""
+        assert self._outbox is not None
+        self._outbox.put_nowait(message)
+
+    def end_stream(self) -> None:
+        assert self._outbox is not None
+        self._outbox.put_nowait(None)
+
+    def report(self, **load: Any) -> None:
+        """A new load, as sent on change."""
+        for name, value in load.items():
+            setattr(self.load, name, value)
+        self.tell(load=self.load)
+
+    def say(
+        self,
+        start: worker_pb2.StartDecode,
+        text: bytes,
+        *,
+        index: int = 0,
+        finish: str = "",
+        attempt: int | None = None,
+        **origin: int,
+    ) -> None:
+        """Tokens of a request: one for each byte."""
+        tokens = worker_pb2.RequestTokens(
+            request_id=start.request.request_id,
+            attempt=start.attempt if attempt is None else attempt,
+            index=index,
+            ids=list(text),
+            finish_reason=finish,
+            origin=worker_pb2.Origin(**origin),
+        )
+        self.tell(tokens=worker_pb2.StepTokens(requests=[tokens]))
+
+    def prefilled(self, start: worker_pb2.StartPrefill) -> None:
+        request_id, attempt = start.request.request_id, start.ticket.attempt
+        self.tell(done=worker_pb2.PrefillProgress(request_id=request_id, attempt=attempt))
+
+    def handoff_failed(self, start: worker_pb2.StartDecode, reason: str = "transfer_failed") -> None:
+        failed = worker_pb2.HandoffFailed(request_id=start.request.request_id, attempt=start.attempt, reason=reason)
+        self.tell(handoff_failed=failed)
+
+    def failed(self, start: Any, code: int, message: str = "no") -> None:
+        attempt = start.ticket.attempt if isinstance(start, worker_pb2.StartPrefill) else start.attempt
+        request_id = start.request.request_id
+        self.tell(
+            failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
+        )
+
+    async def next_start(self) -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.starts.get()
+
+    async def next_abort(self) -> worker_pb2.AbortRequestCommand:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.aborts.get()
+
+    async def _read(self, requests: AsyncIterator[Any]) -> None:
+        async for command in requests:
+            match command.WhichOneof("command"):
+                case "start" if self.on_start is not None:
+                    self.on_start(command.start)
+                case "start":
+                    self.starts.put_nowait(command.start)
+                case "abort":
+                    self.aborts.put_nowait(command.abort)
+                case "ping":
+                    self.num_pings += 1
+                    self.pinged.set()
+
+
+class FakeController(control_pb2_grpc.MembershipServicer):
+    """Streams a membership, again after each `publish`."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.num_watches = 0
+        self._members: list[control_pb2.Member] = []
+        self._version = 0
+        self._watchers: set[asyncio.Queue[None]] = set()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, port: int = 0) -> None:
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        control_pb2_grpc.add_MembershipServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def publish(self, workers: Sequence[FakeWorker]) -> None:
+        self._members = [worker.member for worker in workers]
+        self._version += 1
+        for watcher in self._watchers:
+            watcher.put_nowait(None)
+
+    async def Watch(  # noqa: N802
+        self, request: control_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[control_pb2.Members]:
+        self.num_watches += 1
+        watcher: asyncio.Queue[None] = asyncio.Queue()
+        self._watchers.add(watcher)
+        try:
+            while True:
+                yield control_pb2.Members(version=self._version, members=self._members)
+                await watcher.get()
+        finally:
+            self._watchers.discard(watcher)
