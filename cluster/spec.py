@@ -1,18 +1,20 @@
-"""What a cluster is to be: its model, its pools of workers, and what each worker is started with.
+"""What a cluster is to be: its model, its pools of workers, its proxy, and what each worker is started with.
 
-Frozen and validated once, when the configuration is read; a running cluster's wishes change in `cluster.fleet`, never here.
+Frozen and validated once, when the configuration is read; what a running cluster wishes changes in `cluster.fleet`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
 
 RoleName = Literal["prefill", "decode", "mixed"]
+ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "mixed")
 
 
 class WorkerSpec(BaseModel):
@@ -28,3 +30,117 @@ class WorkerSpec(BaseModel):
     host: str  # its servers bind here, on ports the system picks, and peers reach it here
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
+
+
+class RestartSpec(BaseModel):
+    """How a worker, or the proxy, that dies is replaced: each early death doubles the wait before the next start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first_delay_s: float = Field(0.5, ge=0)
+    longest_delay_s: float = Field(30.0, ge=0)
+    stable_after_s: float = Field(60.0, ge=0)  # a life this long is no early death
+    max_failed_starts: int = Field(3, ge=1)  # in a row; then the worker is given up, its error kept
+
+    def delay_s(self, early_deaths: int) -> float:
+        """The wait before the next start, after so many early deaths in a row."""
+        if early_deaths == 0:
+            return 0.0
+        doublings = min(early_deaths - 1, 16)
+        return min(self.first_delay_s * 2.0**doublings, self.longest_delay_s)
+
+
+class PoolSpec(BaseModel):
+    """The workers of one role. `engine` is whole: the cluster's settings with the pool's own laid over them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    replicas: int = Field(0, ge=0, le=64)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+
+
+class Pools(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prefill: PoolSpec = Field(default_factory=PoolSpec)
+    decode: PoolSpec = Field(default_factory=PoolSpec)
+    mixed: PoolSpec = Field(default_factory=PoolSpec)
+
+    def of(self, role: RoleName) -> PoolSpec:
+        return {"prefill": self.prefill, "decode": self.decode, "mixed": self.mixed}[role]
+
+
+class ClusterSpec(BaseModel):
+    """Everything the controller needs, besides where the model's folder is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "smollm2-135m-instruct"  # that name, a Hugging Face folder, or a hub id
+    served_name: str | None = None  # as clients call it; None: the last part of `model`
+    host: str = "127.0.0.1"  # workers and controller listen here
+    controller_port: int = Field(50050, ge=1, le=65535)
+    pools: Pools = Field(default_factory=Pools)
+    engine: EngineConfig = Field(default_factory=EngineConfig)  # of every pool, unless the pool says otherwise
+    kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
+    start_timeout_s: float = Field(300.0, gt=0)  # for one worker, its model loaded and its ports open
+    drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
+    restart: RestartSpec = Field(default_factory=RestartSpec)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lay_pools_over_engine(cls, data: object) -> object:
+        """Pool by pool, `engine` becomes the cluster's with the pool's own fields over it."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("pools", {}), Mapping):
+            return data
+        pools = {**{role: {} for role in ROLE_NAMES}, **data.get("pools", {})}
+        return {**data, "pools": {name: _laid_over(data.get("engine", {}), pool) for name, pool in pools.items()}}
+
+    @model_validator(mode="after")
+    def _can_serve(self) -> ClusterSpec:
+        pools = self.pools
+        if pools.decode.replicas + pools.mixed.replicas == 0:
+            raise ValueError("pools has no worker that generates: set pools.decode.replicas or pools.mixed.replicas")
+        if pools.decode.engine.block_size != pools.prefill.engine.block_size:
+            raise ValueError(
+                f"pools.prefill.engine.block_size ({pools.prefill.engine.block_size}) is not that of pools.decode "
+                f"({pools.decode.engine.block_size}): the two could not share KV; set them equal"
+            )
+        return self
+
+    @property
+    def model_name(self) -> str:
+        return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def desired(self) -> dict[RoleName, int]:
+        return {role: self.pools.of(role).replicas for role in ROLE_NAMES}
+
+    def worker(self, name: str, role: RoleName, incarnation: str, model_dir: str) -> WorkerSpec:
+        return WorkerSpec(
+            name=name,
+            role=role,
+            incarnation=incarnation,
+            model_dir=model_dir,
+            model_name=self.model_name,
+            host=self.host,
+            engine=self.pools.of(role).engine,
+            kv_transfer=self.kv_transfer,
+        )
+
+
+class ProxySpec(BaseModel):
+    """The proxy's process as the cluster sees it: a command and where it will listen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: tuple[str, ...]
+    grpc_address: str
+    http_address: str
+    stop_timeout_s: float = Field(35.0, gt=0)  # from SIGTERM to SIGKILL; beyond the proxy's own drain
+
+
+def _laid_over(engine: object, pool: object) -> object:
+    if not isinstance(engine, Mapping) or not isinstance(pool, Mapping):
+        return pool  # wrong types: validation names them
+    own = pool.get("engine", {})
+    return {**pool, "engine": {**engine, **own}} if isinstance(own, Mapping) else pool

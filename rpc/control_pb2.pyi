@@ -14,10 +14,12 @@ class WorkerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORKER_STARTING: _ClassVar[WorkerState]
     WORKER_READY: _ClassVar[WorkerState]
     WORKER_DRAINING: _ClassVar[WorkerState]
+    WORKER_FAILED: _ClassVar[WorkerState]
 WORKER_UNSPECIFIED: WorkerState
 WORKER_STARTING: WorkerState
 WORKER_READY: WorkerState
 WORKER_DRAINING: WorkerState
+WORKER_FAILED: WorkerState
 
 class WatchRequest(_message.Message):
     __slots__ = ("protocol_version", "proxy_incarnation")
@@ -64,7 +66,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ("protocol_version", "version", "model_name", "controller_incarnation", "uptime_s", "proxy_http_address", "proxy_grpc_address")
+    __slots__ = ("protocol_version", "version", "model_name", "controller_incarnation", "uptime_s", "proxy_http_address", "proxy_grpc_address", "pid", "proxy_pid", "num_proxy_restarts", "proxy_last_error")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +74,10 @@ class ServerInfo(_message.Message):
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     PROXY_HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PROXY_GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    PROXY_PID_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROXY_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    PROXY_LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     version: str
     model_name: str
@@ -79,27 +85,33 @@ class ServerInfo(_message.Message):
     uptime_s: float
     proxy_http_address: str
     proxy_grpc_address: str
-    def __init__(self, protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., model_name: _Optional[str] = ..., controller_incarnation: _Optional[str] = ..., uptime_s: _Optional[float] = ..., proxy_http_address: _Optional[str] = ..., proxy_grpc_address: _Optional[str] = ...) -> None: ...
+    pid: int
+    proxy_pid: int
+    num_proxy_restarts: int
+    proxy_last_error: str
+    def __init__(self, protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., model_name: _Optional[str] = ..., controller_incarnation: _Optional[str] = ..., uptime_s: _Optional[float] = ..., proxy_http_address: _Optional[str] = ..., proxy_grpc_address: _Optional[str] = ..., pid: _Optional[int] = ..., proxy_pid: _Optional[int] = ..., num_proxy_restarts: _Optional[int] = ..., proxy_last_error: _Optional[str] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("member", "load", "pid", "kv_usage", "uptime_s", "num_restarts")
+    __slots__ = ("member", "load", "pid", "kv_usage", "uptime_s", "num_restarts", "last_error")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     KV_USAGE_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     NUM_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     member: Member
     load: _worker_pb2.Load
     pid: int
     kv_usage: float
     uptime_s: float
     num_restarts: int
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., load: _Optional[_Union[_worker_pb2.Load, _Mapping]] = ..., pid: _Optional[int] = ..., kv_usage: _Optional[float] = ..., uptime_s: _Optional[float] = ..., num_restarts: _Optional[int] = ...) -> None: ...
+    last_error: str
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., load: _Optional[_Union[_worker_pb2.Load, _Mapping]] = ..., pid: _Optional[int] = ..., kv_usage: _Optional[float] = ..., uptime_s: _Optional[float] = ..., num_restarts: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class ListWorkersResponse(_message.Message):
     __slots__ = ("workers", "desired")

@@ -1,0 +1,192 @@
+"""The controller's gRPC face: membership for proxies, control for operators.
+
+It only translates; every error becomes a status here. Who may call it is decided by where it listens.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from cluster.controller import Controller, WorkerStatus
+from cluster.fleet import UnknownWorkerError, WorkerState
+from cluster.membership import Member, Snapshot
+from cluster.spec import RoleName
+from rpc import control_pb2, control_pb2_grpc, worker_pb2
+from rpc.worker_pb2 import PROTOCOL_VERSION
+
+MOST_WORKERS = 64  # of one pool
+STOP_GRACE_S = 1.0
+ROLES: dict[RoleName, worker_pb2.Role] = {
+    "prefill": worker_pb2.ROLE_PREFILL,
+    "decode": worker_pb2.ROLE_DECODE,
+    "mixed": worker_pb2.ROLE_MIXED,
+}
+STATES = {
+    WorkerState.STARTING: control_pb2.WORKER_STARTING,
+    WorkerState.READY: control_pb2.WORKER_READY,
+    WorkerState.DRAINING: control_pb2.WORKER_DRAINING,
+    WorkerState.WAITING: control_pb2.WORKER_STARTING,
+    WorkerState.FAILED: control_pb2.WORKER_FAILED,
+}
+SERVER_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a taken port is an error, not a second listener
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+
+class PortBusyError(OSError):
+    """Somebody else listens there."""
+
+
+class MembershipService(control_pb2_grpc.MembershipServicer):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def Watch(  # noqa: N802  gRPC's name
+        self, request: control_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[control_pb2.Members]:
+        if request.protocol_version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"protocol_version {request.protocol_version} of the proxy is not this controller's "
+                f"{PROTOCOL_VERSION}: upgrade the older of the two",
+            )
+        async for snapshot in self._controller.membership.subscribe():
+            yield members_message(snapshot, self._controller.incarnation)
+
+
+class ControlService(control_pb2_grpc.ControlServicer):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def GetServerInfo(  # noqa: N802
+        self, _request: control_pb2.GetServerInfoRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.ServerInfo:
+        controller = self._controller
+        info = control_pb2.ServerInfo(
+            protocol_version=PROTOCOL_VERSION,
+            version=importlib.metadata.version("pdserve"),
+            model_name=controller.spec.model_name,
+            controller_incarnation=controller.incarnation,
+            uptime_s=monotonic() - controller.started_at,
+            pid=os.getpid(),
+        )
+        if controller.proxy_spec is not None:
+            info.proxy_http_address = controller.proxy_spec.http_address
+            info.proxy_grpc_address = controller.proxy_spec.grpc_address
+        proxy = await controller.describe_proxy()
+        if proxy is not None:
+            info.proxy_pid = proxy.pid or 0
+            info.num_proxy_restarts = proxy.num_restarts
+            info.proxy_last_error = proxy.last_error
+        return info
+
+    async def ListWorkers(  # noqa: N802
+        self, _request: control_pb2.ListWorkersRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.ListWorkersResponse:
+        statuses = await self._controller.list_workers()
+        return control_pb2.ListWorkersResponse(
+            workers=[worker_message(status) for status in statuses],
+            desired={str(role): count for role, count in self._controller.fleet.desired.items()},
+        )
+
+    async def Scale(  # noqa: N802
+        self, request: control_pb2.ScaleRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.ScaleResponse:
+        role = next((name for name, number in ROLES.items() if number == request.role), None)
+        if role is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "role must be prefill, decode or mixed")
+        if request.num_workers > MOST_WORKERS:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"num_workers {request.num_workers} is above the limit, {MOST_WORKERS}",
+            )
+        return control_pb2.ScaleResponse(previous=self._controller.scale(role, request.num_workers))
+
+    async def Drain(  # noqa: N802
+        self, request: control_pb2.DrainRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.DrainResponse:
+        if request.timeout_s < 0:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"timeout_s {request.timeout_s:g} is below zero")
+        timeout_s = request.timeout_s or self._controller.spec.drain_timeout_s
+        try:
+            return control_pb2.DrainResponse(num_aborted=await self._controller.drain(request.worker, timeout_s))
+        except UnknownWorkerError:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no running worker is called {request.worker!r}")
+
+    async def Shutdown(  # noqa: N802
+        self, _request: control_pb2.ShutdownRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.ShutdownResponse:
+        await self._controller.shut_down()
+        return control_pb2.ShutdownResponse()
+
+
+class ControlServer:
+    """Maintains the listening server, health included."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        control_pb2_grpc.add_MembershipServicer_to_server(MembershipService(controller), self._server)
+        control_pb2_grpc.add_ControlServicer_to_server(ControlService(controller), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self, address: str) -> int:
+        """The port it listens on. Raises PortBusyError."""
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise PortBusyError(f"the controller cannot listen on {address}: {error}") from error
+        await self._server.start()
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self) -> None:
+        await self._server.stop(grace=STOP_GRACE_S)
+
+
+def members_message(snapshot: Snapshot, controller_incarnation: str) -> control_pb2.Members:
+    return control_pb2.Members(
+        version=snapshot.version,
+        controller_incarnation=controller_incarnation,
+        members=[member_message(member) for member in snapshot.members if member.state is not WorkerState.FAILED],
+    )
+
+
+def member_message(member: Member) -> control_pb2.Member:
+    message = control_pb2.Member(
+        worker=member.worker,
+        incarnation=member.incarnation,
+        role=ROLES[member.role],
+        role_epoch=1,  # a role is for an incarnation's life
+        state=STATES[member.state],
+    )
+    if member.addresses is not None:
+        message.address = member.addresses.grpc
+        message.metrics_address = member.addresses.metrics
+        message.node = member.addresses.node
+        message.transports.extend(member.addresses.transports)
+    return message
+
+
+def worker_message(status: WorkerStatus) -> control_pb2.WorkerInfo:
+    message = control_pb2.WorkerInfo(
+        member=member_message(status.member), num_restarts=status.num_restarts, last_error=status.last_error
+    )
+    report = status.report
+    if report is not None:
+        load = report.load
+        message.load.CopyFrom(load)
+        message.pid = report.pid
+        message.uptime_s = report.uptime_s
+        message.kv_usage = 1 - load.num_free_blocks / load.num_blocks if load.num_blocks else 0.0
+    return message

@@ -1,0 +1,264 @@
+"""The control loop: makes the fleet what it should be, hears of every death, and publishes who is there.
+
+Plain asyncio over a `Launcher`; `ControllerActor` runs it under Ray. A fault of its own ends it: Ray starts it again,
+and it adopts what lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from time import monotonic
+from uuid import uuid4
+
+from cluster.desired_file import DesiredFile
+from cluster.fleet import Fleet, FleetWorker, Retire, Start
+from cluster.launcher import Launcher, ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
+from cluster.membership import Member, Membership
+from cluster.spec import ClusterSpec, ProxySpec, RoleName
+
+DRAIN_MARGIN_S = 10.0  # for a drain's own answer
+DESCRIBE_TIMEOUT_S = 2.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker as `ListWorkers` shows it. `report` is None while it does not answer."""
+
+    member: Member
+    num_restarts: int
+    last_error: str
+    report: WorkerReport | None
+
+
+class Controller:
+    """Maintains one task per living worker, which starts it, watches it and tells the fleet how it ended."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        model_dir: str,
+        launcher: Launcher,
+        desired_file: DesiredFile,
+        proxy: ProxySpec | None = None,
+    ) -> None:
+        self.spec = spec
+        self.proxy_spec = proxy
+        self.incarnation = new_incarnation()
+        self.membership = Membership()
+        self.started_at = monotonic()
+        self.fleet = Fleet(desired_file.read() or spec.desired, spec.restart, new_incarnation)
+        self._model_dir = model_dir
+        self._launcher = launcher
+        self._desired_file = desired_file
+        self._running: dict[str, RunningWorker] = {}  # by incarnation
+        self._retiring: dict[str, asyncio.Task[int]] = {}  # by incarnation
+        self._proxy: RunningProxy | None = None
+        self._tasks: asyncio.TaskGroup
+        self._changed = asyncio.Event()
+        self._stopping = False
+
+    async def adopt(self) -> None:
+        """Takes over what an earlier controller left. Nothing is published, and nobody served, before this."""
+        workers, self._proxy = await self._launcher.adopt()
+        for worker in workers:
+            spec = worker.spec
+            other = self.fleet.workers.get(spec.name)
+            if other is not None:
+                logger.warning("%s lives twice: %s is ended", spec.name, spec.incarnation)
+                await worker.stop()
+                continue
+            logger.info("adopted %s (%s)", spec.name, spec.incarnation)
+            self._running[spec.incarnation] = worker
+            self.fleet.adopt(
+                spec.name, spec.role, spec.incarnation, worker.num_restarts, worker.is_draining, monotonic()
+            )
+
+    async def run(self) -> None:
+        """Until `shut_down`. Call `adopt` first."""
+        async with asyncio.TaskGroup() as self._tasks:
+            for worker in list(self._running.values()):
+                self._tasks.create_task(self._watch(worker))
+                if worker.is_draining:
+                    self._retire(Retire(worker.spec.name, worker.spec.incarnation, was_ready=True))
+            if self.proxy_spec is not None:
+                self._tasks.create_task(self._keep_proxy(self.proxy_spec))
+            await self._reconcile()
+
+    def scale(self, role: RoleName, num_workers: int) -> int:
+        """Takes a new target; the one before."""
+        previous = self.fleet.scale(role, num_workers)
+        self._desired_file.write(self.fleet.desired)
+        logger.info("%s: %d workers wanted, %d before", role, num_workers, previous)
+        self._changed.set()
+        return previous
+
+    async def drain(self, name: str, timeout_s: float) -> int:
+        """Takes one worker out, another comes in its place; how many requests it aborted. Raises UnknownWorkerError."""
+        task = self._retire(self.fleet.drain(name), timeout_s)
+        self._changed.set()
+        return await asyncio.shield(task)
+
+    async def shut_down(self) -> None:
+        """Stops the proxy, then every worker, at once. `run` returns after it."""
+        self._stopping = True
+        self._changed.set()
+        if self._proxy is not None:
+            await self._proxy.stop()
+        await asyncio.gather(*(worker.stop() for worker in self._running.values()))
+
+    async def list_workers(self) -> list[WorkerStatus]:
+        workers = sorted(self.fleet.workers.values(), key=lambda w: (w.role, w.name))
+        reports = await asyncio.gather(*(self._report(worker.incarnation) for worker in workers))
+        return [
+            WorkerStatus(self._member(worker), worker.num_restarts, worker.last_error, report)
+            for worker, report in zip(workers, reports, strict=True)
+        ]
+
+    async def describe_proxy(self) -> ProxyReport | None:
+        """None when there is none, or it does not answer."""
+        if self._proxy is None:
+            return None
+        try:
+            async with asyncio.timeout(DESCRIBE_TIMEOUT_S):
+                return await self._proxy.describe()
+        except (ProcessLost, TimeoutError):
+            return None
+
+    async def _reconcile(self) -> None:
+        while not self._stopping:
+            self._changed.clear()
+            for action in self.fleet.plan(monotonic()):
+                match action:
+                    case Start():
+                        self._launch(action)
+                    case Retire():
+                        self._retire(action)
+            self.membership.publish(tuple(self._member(worker) for worker in self.fleet.workers.values()))
+            await self._wait_for_change()
+
+    async def _wait_for_change(self) -> None:
+        retry_at = self.fleet.next_retry_at()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(_loop_time(retry_at)):
+                await self._changed.wait()
+
+    def _launch(self, start: Start) -> None:
+        spec = self.spec.worker(start.name, start.role, start.incarnation, self._model_dir)
+        logger.info("%s starts as %s, restart %d", start.name, start.incarnation, start.num_restarts)
+        worker = self._launcher.launch(spec, start.num_restarts)
+        self._running[start.incarnation] = worker
+        self._tasks.create_task(self._run_worker(worker), name=start.name)
+
+    async def _run_worker(self, worker: RunningWorker) -> None:
+        spec = worker.spec
+        try:
+            async with asyncio.timeout(self.spec.start_timeout_s):
+                await worker.start()
+        except TimeoutError:
+            await worker.stop()
+            self._ended(worker, f"it did not start within {self.spec.start_timeout_s:g} s")
+        except ProcessLost as error:
+            await worker.stop()
+            self._ended(worker, str(error))
+        else:
+            self.fleet.ready(spec.name, spec.incarnation, monotonic())
+            logger.info("%s (%s) is ready", spec.name, spec.incarnation)
+            self._changed.set()
+            await self._watch(worker)
+
+    async def _watch(self, worker: RunningWorker) -> None:
+        spec = worker.spec
+        try:
+            reason = await worker.watch()
+        except ProcessLost as error:
+            await worker.stop()  # quick for a dead one; it may be ill instead
+            self._ended(worker, str(error))
+            return
+        logger.error("%s (%s) cannot go on: %s", spec.name, spec.incarnation, reason)
+        retire = self.fleet.broken(spec.name, spec.incarnation)
+        self._changed.set()
+        if retire is not None:
+            await self._retire(retire)
+        self._ended(worker, reason)
+
+    def _ended(self, worker: RunningWorker, reason: str) -> None:
+        spec = worker.spec
+        logger.warning("%s (%s) ended: %s", spec.name, spec.incarnation, reason)
+        self._running.pop(spec.incarnation, None)
+        self.fleet.ended(spec.name, spec.incarnation, reason, monotonic())
+        self._changed.set()
+
+    def _retire(self, retire: Retire, timeout_s: float | None = None) -> asyncio.Task[int]:
+        """The task that takes it out, one per incarnation however often it is asked for."""
+        task = self._retiring.get(retire.incarnation)
+        if task is None:
+            timeout_s = self.spec.drain_timeout_s if timeout_s is None else timeout_s
+            task = self._tasks.create_task(self._drain_and_stop(retire, timeout_s))
+            task.add_done_callback(lambda _: self._retiring.pop(retire.incarnation, None))
+            self._retiring[retire.incarnation] = task
+        return task
+
+    async def _drain_and_stop(self, retire: Retire, timeout_s: float) -> int:
+        """Its end is seen by the task that watches it."""
+        worker = self._running.get(retire.incarnation)
+        if worker is None:
+            return 0
+        num_aborted = 0
+        if retire.was_ready:
+            logger.info("%s drains for up to %g s", retire.name, timeout_s)
+            try:
+                async with asyncio.timeout(timeout_s + DRAIN_MARGIN_S):
+                    num_aborted = await worker.drain(timeout_s)
+            except (ProcessLost, TimeoutError) as error:
+                logger.warning("%s did not drain: %s", retire.name, error)
+        await worker.stop()
+        return num_aborted
+
+    async def _keep_proxy(self, spec: ProxySpec) -> None:
+        """The runner restarts the proxy; this restarts the runner."""
+        early_deaths = 0
+        while not self._stopping:
+            started_at = monotonic()
+            try:
+                if self._proxy is None:
+                    self._proxy = await self._launcher.launch_proxy(spec)
+                reason = await self._proxy.watch()
+                await self._proxy.stop()
+            except ProcessLost as error:
+                reason = str(error)
+            self._proxy = None
+            if self._stopping:
+                return
+            stable = monotonic() - started_at >= self.spec.restart.stable_after_s
+            early_deaths = 0 if stable else early_deaths + 1
+            delay_s = self.spec.restart.delay_s(early_deaths)
+            logger.warning("the proxy's runner ended (%s); started again in %g s", reason, delay_s)
+            await asyncio.sleep(delay_s)
+
+    async def _report(self, incarnation: str) -> WorkerReport | None:
+        worker = self._running.get(incarnation)
+        if worker is None or worker.addresses is None:
+            return None
+        try:
+            async with asyncio.timeout(DESCRIBE_TIMEOUT_S):
+                return await worker.describe()
+        except (ProcessLost, TimeoutError):
+            return None
+
+    def _member(self, worker: FleetWorker) -> Member:
+        running = self._running.get(worker.incarnation)
+        addresses = running.addresses if running is not None else None
+        return Member(worker.name, worker.incarnation, worker.role, worker.state, addresses)
+
+
+def new_incarnation() -> str:
+    return uuid4().hex[:12]
+
+
+def _loop_time(at: float | None) -> float | None:
+    """A `time.monotonic` instant on the running loop's clock."""
+    return None if at is None else asyncio.get_running_loop().time() + at - monotonic()

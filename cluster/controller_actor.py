@@ -1,0 +1,87 @@
+"""The Ray actor of the controller: detached, restarted by Ray whenever it dies.
+
+The control loop runs in a thread with its own event loop, since a restarted actor gets no call that could start it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import ray
+
+from cluster.actor_process import log_file, log_to
+from cluster.address import join_host_port
+from cluster.control_service import ControlServer
+from cluster.controller import Controller
+from cluster.desired_file import DesiredFile
+from cluster.ray_launcher import NAMESPACE, RayLauncher
+from cluster.spec import ClusterSpec, ProxySpec
+
+CONTROLLER_ACTOR = "controller"
+EXIT_DELAY_S = 1.0  # who waits in `wait_ready` hears the error first, and a restart never loops hot
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What a controller is made of; the same for each of its restarts."""
+
+    spec: ClusterSpec
+    model_dir: str
+    proxy: ProxySpec
+    log_dir: str
+    state_dir: str  # survives the controller, not the cluster
+
+
+class ControllerActor:
+    """Maintains one `Controller` and its server. When they fail the process ends, and Ray starts another."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        log_to(log_file(settings.log_dir, "controller"))
+        self._settings = settings
+        self._ready: Future[str] = Future()
+        threading.Thread(target=self._run, name="controller", daemon=True).start()
+
+    def wait_ready(self, timeout_s: float) -> str:
+        """The address it serves on. Raises what kept it from starting."""
+        return self._ready.result(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            logger.exception("the controller failed")
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            sleep(EXIT_DELAY_S)
+            os._exit(1)
+
+    async def _serve(self) -> None:
+        settings = self._settings
+        launcher = RayLauncher(settings.log_dir, settings.spec.restart, settings.proxy.stop_timeout_s)
+        desired_file = DesiredFile(Path(settings.state_dir) / "desired.json")
+        controller = Controller(settings.spec, settings.model_dir, launcher, desired_file, settings.proxy)
+        await controller.adopt()
+        server = ControlServer(controller)
+        address = join_host_port(settings.spec.host, settings.spec.controller_port)
+        await server.start(address)
+        logger.info("controller %s serves on %s, process %d", controller.incarnation, address, os.getpid())
+        self._ready.set_result(address)
+        try:
+            await controller.run()
+        finally:
+            await server.stop()
+
+
+def start_controller(settings: ControllerSettings) -> Any:
+    """The actor's handle. Needs a connection to Ray in `NAMESPACE`."""
+    options = {"name": CONTROLLER_ACTOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+    return ray.remote(ControllerActor).options(**options, max_restarts=-1).remote(settings)

@@ -1,0 +1,196 @@
+"""The workers that should exist against those that do: pure bookkeeping, time is an argument.
+
+`plan` says what to do next and counts it as begun: whatever it returns must be carried out, and each outcome told here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cluster.spec import ROLE_NAMES, RestartSpec, RoleName
+
+
+class WorkerState(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"  # leaves: finishes what runs, takes nothing new
+    WAITING = "waiting"  # dead; started again at `retry_at`
+    FAILED = "failed"  # dead at start too often; started again only when its pool is scaled anew
+
+
+@dataclass(slots=True)
+class FleetWorker:
+    """One named worker. Changed by `Fleet` alone."""
+
+    name: str
+    role: RoleName
+    incarnation: str
+    state: WorkerState
+    started_at: float
+    num_restarts: int = 0
+    failed_starts: int = 0  # in a row
+    early_deaths: int = 0  # in a row
+    retry_at: float = 0.0
+    last_error: str = ""
+    comes_back: bool = False  # broken: drains, then is started again in its own place
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    name: str
+    role: RoleName
+    incarnation: str
+    num_restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Drain it, then stop it. A worker that never became ready is just stopped."""
+
+    name: str
+    incarnation: str
+    was_ready: bool
+
+
+Action = Start | Retire
+
+
+class UnknownWorkerError(KeyError):
+    """No worker has this name."""
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Maintains `workers` so that each pool tends to its desired size; a name has one worker, be it draining."""
+
+    desired: dict[RoleName, int]
+    restart: RestartSpec
+    new_incarnation: Callable[[], str]
+    workers: dict[str, FleetWorker] = field(default_factory=dict)
+
+    def scale(self, role: RoleName, num_workers: int) -> int:
+        """Sets the pool's desired size; the one before. Workers that were given up get a fresh chance."""
+        previous = self.desired[role]
+        self.desired[role] = num_workers
+        for worker in list(self._pool(role)):
+            if worker.state is WorkerState.FAILED:
+                del self.workers[worker.name]
+        return previous
+
+    def drain(self, name: str) -> Retire:
+        """Takes one worker out. Its pool's desired size stays, so another is started in its place."""
+        worker = self.workers.get(name)
+        if worker is None or worker.state in (WorkerState.WAITING, WorkerState.FAILED):
+            raise UnknownWorkerError(name)
+        return self._retire(worker)
+
+    def adopt(self, name: str, role: RoleName, incarnation: str, num_restarts: int, draining: bool, now: float) -> None:
+        """Takes over a worker that lives already."""
+        state = WorkerState.DRAINING if draining else WorkerState.READY
+        self.workers[name] = FleetWorker(name, role, incarnation, state, started_at=now, num_restarts=num_restarts)
+
+    def ready(self, name: str, incarnation: str, now: float) -> None:
+        worker = self._living(name, incarnation)
+        if worker is not None and worker.state is WorkerState.STARTING:
+            worker.state, worker.started_at, worker.failed_starts = WorkerState.READY, now, 0
+
+    def broken(self, name: str, incarnation: str) -> Retire | None:
+        """This incarnation lives and cannot go on: it leaves, and a new one takes its place once it is gone."""
+        worker = self._living(name, incarnation)
+        if worker is None:
+            return None
+        worker.comes_back = worker.comes_back or worker.state is not WorkerState.DRAINING
+        return self._retire(worker)
+
+    def ended(self, name: str, incarnation: str, error: str, now: float) -> None:
+        """This incarnation is gone, for whatever reason; `error` says why, for people."""
+        worker = self._living(name, incarnation)
+        if worker is None:
+            return
+        if worker.state is WorkerState.DRAINING and not worker.comes_back:
+            del self.workers[name]
+            return
+        worker.comes_back = False
+        worker.last_error = error
+        if worker.state is WorkerState.STARTING:
+            worker.failed_starts += 1
+        stable = worker.state is not WorkerState.STARTING and now - worker.started_at >= self.restart.stable_after_s
+        worker.early_deaths = 0 if stable else worker.early_deaths + 1
+        if worker.failed_starts >= self.restart.max_failed_starts:
+            worker.state = WorkerState.FAILED
+        else:
+            worker.state = WorkerState.WAITING
+            worker.retry_at = now + self.restart.delay_s(worker.early_deaths)
+
+    def plan(self, now: float) -> list[Action]:
+        """What to start and what to retire now."""
+        actions: list[Action] = []
+        for role in ROLE_NAMES:
+            actions += self._shrink(role)
+            actions += self._restart_dead(role, now)
+            actions += self._grow(role, now)
+        return actions
+
+    def next_retry_at(self) -> float | None:
+        """When `plan` has something to do although nothing happened."""
+        waiting = [w.retry_at for w in self.workers.values() if w.state is WorkerState.WAITING]
+        return min(waiting, default=None)
+
+    def _shrink(self, role: RoleName) -> list[Action]:
+        """Those that serve nothing leave first, then the youngest names."""
+        pool = self._counted(role)
+        pool.sort(key=lambda w: (w.state is WorkerState.READY, w.state is WorkerState.STARTING, -_index(w.name)))
+        actions: list[Action] = []
+        for worker in pool[: max(0, len(pool) - self.desired[role])]:
+            if worker.state in (WorkerState.WAITING, WorkerState.FAILED):
+                del self.workers[worker.name]
+            elif worker.comes_back:
+                worker.comes_back = False
+            else:
+                actions.append(self._retire(worker))
+        return actions
+
+    def _restart_dead(self, role: RoleName, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for worker in self._pool(role):
+            if worker.state is WorkerState.WAITING and worker.retry_at <= now:
+                worker.state, worker.started_at = WorkerState.STARTING, now
+                worker.incarnation = self.new_incarnation()
+                worker.num_restarts += 1
+                actions.append(Start(worker.name, role, worker.incarnation, worker.num_restarts))
+        return actions
+
+    def _grow(self, role: RoleName, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for _ in range(self.desired[role] - len(self._counted(role))):
+            index = next(i for i in range(len(self.workers) + 1) if f"{role}-{i}" not in self.workers)
+            worker = FleetWorker(f"{role}-{index}", role, self.new_incarnation(), WorkerState.STARTING, started_at=now)
+            self.workers[worker.name] = worker
+            actions.append(Start(worker.name, role, worker.incarnation, 0))
+        return actions
+
+    def _retire(self, worker: FleetWorker) -> Retire:
+        was_ready = worker.state is not WorkerState.STARTING
+        worker.state = WorkerState.DRAINING
+        return Retire(worker.name, worker.incarnation, was_ready)
+
+    def _living(self, name: str, incarnation: str) -> FleetWorker | None:
+        worker = self.workers.get(name)
+        return worker if worker is not None and worker.incarnation == incarnation else None
+
+    def _pool(self, role: RoleName) -> list[FleetWorker]:
+        return [worker for worker in self.workers.values() if worker.role == role]
+
+    def _counted(self, role: RoleName) -> list[FleetWorker]:
+        return [worker for worker in self._pool(role) if worker.state is not WorkerState.DRAINING or worker.comes_back]
+
+
+def desired_from(record: Mapping[str, int]) -> dict[RoleName, int]:
+    """Desired sizes, from a record that may lack roles."""
+    return {role: record.get(role, 0) for role in ROLE_NAMES}
+
+
+def _index(name: str) -> int:
+    return int(name.rsplit("-", 1)[1])

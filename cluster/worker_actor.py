@@ -1,0 +1,91 @@
+"""The Ray actor of one worker: starts a `Worker`, answers for it, and lets its death be seen.
+
+`watch` returns only when the worker cannot go on; a caller that awaits it learns of a killed process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cluster.actor_process import log_file, log_to
+from cluster.launcher import WorkerReport
+from cluster.membership import Addresses
+from cluster.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from cluster.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """What a new controller must know of a worker that it did not start."""
+
+    spec: WorkerSpec
+    num_restarts: int
+    addresses: Addresses | None  # None: it never became ready
+    is_draining: bool
+
+
+class WorkerActor:
+    """Maintains one `Worker`, from its start to its stop; another start is another actor."""
+
+    def __init__(self, spec: WorkerSpec, num_restarts: int, log_dir: str) -> None:
+        log_to(log_file(log_dir, spec.name))
+        logger.info("%s (%s) starts in process %d", spec.name, spec.incarnation, os.getpid())
+        self._spec = spec
+        self._num_restarts = num_restarts
+        self._worker: Worker | None = None
+        self._addresses: Addresses | None = None
+        self._is_draining = False
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def start(self) -> Addresses:
+        """Raises what `Worker.start` does; the log keeps where."""
+        try:
+            self._worker = await asyncio.to_thread(_make_worker, self._spec)
+            addresses = await self._worker.start()
+        except Exception:
+            logger.exception("%s could not start", self._spec.name)
+            raise
+        self._addresses = Addresses(addresses.grpc, addresses.metrics, socket.gethostname(), addresses.transports)
+        return self._addresses
+
+    async def identity(self) -> WorkerIdentity:
+        return WorkerIdentity(self._spec, self._num_restarts, self._addresses, self._is_draining)
+
+    async def describe(self) -> WorkerReport:
+        return WorkerReport(os.getpid(), self._started.uptime_s, self._started.load())
+
+    async def watch(self) -> str:
+        return await self._started.wait_failed()
+
+    async def drain(self, timeout_s: float) -> int:
+        self._is_draining = True
+        return await self._started.drain(timeout_s)
+
+    async def stop(self) -> None:
+        logger.info("%s stops", self._spec.name)
+        if self._worker is not None:
+            await self._worker.stop()
+
+    @property
+    def _started(self) -> Worker:
+        if self._worker is None:
+            raise RuntimeError(f"{self._spec.name} is not started")
+        return self._worker
+
+
+def _make_worker(spec: WorkerSpec) -> Worker:
+    """Imported only here, in the worker's own process: torch and NIXL take seconds and hundreds of megabytes."""
+    from cluster.worker import Worker
+
+    return Worker(spec)
