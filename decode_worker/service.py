@@ -43,6 +43,7 @@ class Attempt:
     reserved: asyncio.Future[None]
     ended: asyncio.Future[str | None]
     origin: worker_pb2.Origin | None = None
+    receiving: bool = False  # a hand-off is open
     task: asyncio.Task[None] | None = field(default=None)
 
 
@@ -83,7 +84,7 @@ class DecodeService:
         if known is not None and known.number >= number:
             return
         if known is not None:
-            self._cancel(known)
+            self._cancel(known, FailureReason.SUPERSEDED)
         request = self._make_request(command.request, number)
         attempt = Attempt(request_id, number, request, stream, self._loop.create_future(), self._loop.create_future())
         self._attempts[stream, request_id] = attempt
@@ -142,6 +143,7 @@ class DecodeService:
         """Reserves the blocks, has the peer's KV read into them, and lets the request run once the peer says Valid."""
         request = attempt.request
         request.kind = RequestKind.RECEIVE
+        attempt.receiving = True
         started_at = self._loop.time()
         await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(request)))
         try:
@@ -152,6 +154,7 @@ class DecodeService:
         self._metrics.stage("reserve", self._loop.time() - started_at)
         ticket = Ticket(bytes(source.ticket.session), source.ticket.attempt)
         result = await self._peers.receive(source, ticket, request, deadline)
+        attempt.receiving = False
         attempt.origin = _received_origin(request, result)
         if result.finish_reason is not None:  # the first token ends it: no KV is needed, none was taken over
             token = TokenOutput(request.request_id, request.first_index, result.first_token, result.finish_reason)
@@ -208,7 +211,9 @@ class DecodeService:
     def _failure(request_id: str, attempt: int, code: worker_pb2.FailureCode, message: str) -> worker_pb2.RequestFailed:
         return worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
 
-    def _cancel(self, attempt: Attempt) -> None:
+    def _cancel(self, attempt: Attempt, reason: FailureReason = FailureReason.ABORTED) -> None:
+        if attempt.receiving:
+            self._metrics.failed(reason)
         self._end(attempt)
         if attempt.task is not None:
             attempt.task.cancel()

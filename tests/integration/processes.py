@@ -1,0 +1,248 @@
+"""Real workers and a real proxy as plain processes, under a controller that says just what a test tells it.
+
+What Ray adds is tested in test_cluster.py; here a fault can be put at one process without anything healing it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster.worker import ROLES
+from rpc import control_pb2, control_pb2_grpc
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT_S = 60.0
+
+
+class StaticController(control_pb2_grpc.MembershipServicer):
+    """Tells every proxy the members it was given, and again after each change."""
+
+    def __init__(self) -> None:
+        self._members: list[control_pb2.Member] = []
+        self._version = 1
+        self._changed = threading.Condition()
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        control_pb2_grpc.add_MembershipServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def set_members(self, members: list[control_pb2.Member]) -> None:
+        with self._changed:
+            self._members, self._version = list(members), self._version + 1
+            self._changed.notify_all()
+
+    def Watch(  # noqa: N802
+        self, request: control_pb2.WatchRequest, context: grpc.ServicerContext
+    ) -> Iterator[control_pb2.Members]:
+        told = 0
+        while context.is_active():
+            with self._changed:
+                if self._version == told:
+                    self._changed.wait(timeout=0.2)
+                    continue
+                told = self._version
+                members = control_pb2.Members(
+                    version=told, controller_incarnation="static", members=list(self._members)
+                )
+            yield members
+
+    def stop(self) -> None:
+        self._server.stop(0).wait()
+
+
+@dataclass
+class WorkerProcess:
+    name: str
+    role: str
+    process: subprocess.Popen[str]
+    addresses: dict[str, Any]
+
+    def member(self) -> control_pb2.Member:
+        return control_pb2.Member(
+            worker=self.name,
+            incarnation=self.addresses["incarnation"],
+            role=ROLES[self.role],
+            role_epoch=1,
+            state=control_pb2.WORKER_READY,
+            address=self.addresses["grpc"],
+            metrics_address=self.addresses["metrics"],
+            node="here",
+            transports=self.addresses["transports"],
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry these labels."""
+        return metric_value(f"http://{self.addresses['metrics']}/metrics", name, **labels)
+
+    @property
+    def is_idle(self) -> bool:
+        """No request, no used or leased block, no busy slot."""
+        return not any(
+            (
+                self.metric("pdserve_num_requests_running"),
+                self.metric("pdserve_num_requests_waiting"),
+                self.metric("pdserve_kv_blocks", state="used"),
+                self.metric("pdserve_kv_blocks", state="leased"),
+                self.metric("pdserve_kv_leases_active"),
+                self.metric("pdserve_staging_slots", state="busy"),
+            )
+        )
+
+
+@dataclass
+class Processes:
+    """Maintains everything it started, until `stop`."""
+
+    model_dir: Path
+    log_dir: Path
+    engine: dict[str, Any] = field(default_factory=dict)
+    kv_transfer: dict[str, Any] = field(default_factory=dict)
+    workers: list[WorkerProcess] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.controller = StaticController()
+        self.http = ""
+        self.grpc = ""
+        self._proxy: subprocess.Popen[str] | None = None
+
+    def start_worker(self, role: str, name: str = "", **fields: Any) -> WorkerProcess:
+        name = name or f"{role}-{sum(1 for w in self.workers if w.role == role)}"
+        spec = {
+            "name": name,
+            "role": role,
+            "incarnation": f"{name}-{os.urandom(4).hex()}",
+            "model_dir": str(self.model_dir),
+            "model_name": "test",
+            "host": "127.0.0.1",
+            "engine": self.engine,
+            "kv_transfer": self.kv_transfer,
+        } | fields
+        log = (self.log_dir / f"{spec['incarnation']}.log").open("w")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.worker_main", json.dumps(spec)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"worker {name} did not start:\n{Path(log.name).read_text()[-3000:]}"
+        worker = WorkerProcess(name, role, process, json.loads(line))
+        self.workers.append(worker)
+        self.publish()
+        return worker
+
+    def start_workers(self, prefill: int = 1, decode: int = 1) -> None:
+        with ThreadPoolExecutor(prefill + decode) as pool:
+            roles = [("prefill", n) for n in range(prefill)] + [("decode", n) for n in range(decode)]
+            list(pool.map(lambda role: self.start_worker(role[0], f"{role[0]}-{role[1]}"), roles))
+
+    def replace(self, worker: WorkerProcess) -> WorkerProcess:
+        """What the controller does after a death: the same worker as a new incarnation."""
+        self.workers.remove(worker)
+        return self.start_worker(worker.role, worker.name)
+
+    def publish(self) -> None:
+        self.controller.set_members([worker.member() for worker in self.workers])
+
+    def start_proxy(self, *arguments: str) -> None:
+        http_port, grpc_port = free_port(), free_port()
+        self.http, self.grpc = f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}"
+        options = {
+            "controller": f"127.0.0.1:{self.controller.port}",
+            "model-dir": self.model_dir,
+            "model-name": "test",
+            "http-port": http_port,
+            "grpc-port": grpc_port,
+        }
+        self._proxy = subprocess.Popen(
+            [sys.executable, "-m", "proxy", *(f"--{key}={value}" for key, value in options.items()), *arguments],
+            stderr=(self.log_dir / "proxy.log").open("w"),
+            text=True,
+            cwd=ROOT,
+        )
+        wait_until(self.is_ready, START_TIMEOUT_S)
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.http}/ready", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def worker(self, name: str) -> WorkerProcess:
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def complete(self, prompt: str | list[int], max_tokens: int = 8, **fields: Any) -> httpx.Response:
+        body = {"model": "test", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **fields}
+        return httpx.post(f"{self.http}/v1/completions", json=body, timeout=60)
+
+    def text(self, prompt: str | list[int], max_tokens: int = 8) -> str:
+        response = self.complete(prompt, max_tokens)
+        assert response.status_code == 200, response.text
+        return str(response.json()["choices"][0]["text"])
+
+    def wait_idle(self, timeout_s: float = 40.0) -> None:
+        """The NO-LEAK condition, on every worker that lives."""
+        wait_until(lambda: all(w.is_idle for w in self.workers if w.process.poll() is None), timeout_s)
+
+    def stop(self) -> None:
+        processes = [worker.process for worker in self.workers] + ([self._proxy] if self._proxy else [])
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.controller.stop()
+
+
+def metric_value(url: str, name: str, **labels: str) -> float:
+    text = httpx.get(url, timeout=10).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
+    """Asks twenty times a second; there is no event to wait for across processes."""
+    ended = threading.Event()
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not true within {timeout_s:g} s"
+        ended.wait(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

@@ -1,0 +1,127 @@
+"""What clients may send, and what they get: field reports D18 and D23, and bad input of every kind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.fake_runner import FakeRunner
+from tests.integration.processes import Processes
+
+pytestmark = pytest.mark.integration
+
+CANARY = "the canary sings"
+
+
+def expected_text(prompt: str, max_tokens: int) -> str:
+    return bytes(FakeRunner.expected(prompt.encode(), max_tokens)).decode()
+
+
+def post(cluster: Processes, path: str, body: Any) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(
+        f"{cluster.http}{path}", content=content, headers={"content-type": "application/json"}, timeout=30
+    )
+
+
+def check_canary(cluster: Processes) -> None:
+    assert cluster.text(CANARY) == expected_text(CANARY, 8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_tokens"),
+    [({}, None), ({"max_tokens": None}, None), ({"max_tokens": 1}, 1), ({"max_tokens": 2}, 2)],
+)
+def test_max_tokens_absent_fills_the_context_and_small_values_are_kept(
+    fake_cluster: Processes, fields: dict[str, Any], num_tokens: int | None
+) -> None:
+    prompt = "x" * 4080  # 16 tokens below the fake model's context
+    response = post(fake_cluster, "/v1/completions", {"model": "test", "prompt": prompt, "temperature": 0, **fields})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    assert body["usage"]["completion_tokens"] == (num_tokens or 16)
+    assert body["choices"][0]["finish_reason"] == "length"
+    fake_cluster.wait_idle()
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, 10**9, "many", 1.5])
+def test_an_impossible_max_tokens_is_refused_by_name(fake_cluster: Processes, field: str, value: object) -> None:
+    body = {"model": "test", "messages": [{"role": "user", "content": "hi"}], field: value}
+    response = post(fake_cluster, "/v1/chat/completions", body)
+    assert response.status_code == 400, response.text
+    assert "max" in response.json()["error"]["message"]
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize("prompt", ["", [""], [], [[]], None, 7, {"a": 1}])
+def test_an_empty_or_odd_prompt_is_refused(fake_cluster: Processes, prompt: object) -> None:
+    response = post(fake_cluster, "/v1/completions", {"model": "test", "prompt": prompt, "max_tokens": 4})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == "prompt"
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize("prompt", [" ", "\n\t ", "a", [97], [97, 98]])
+def test_a_short_prompt_is_answered(fake_cluster: Processes, prompt: str | list[int]) -> None:
+    assert fake_cluster.complete(prompt, 3).json()["usage"]["completion_tokens"] == 3
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize("messages", [[], None, "hi", [{"role": "user"}], [{"role": "user", "content": None}]])
+def test_chat_without_content_is_refused(fake_cluster: Processes, messages: object) -> None:
+    response = post(fake_cluster, "/v1/chat/completions", {"model": "test", "messages": messages})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    check_canary(fake_cluster)
+
+
+def test_echo_with_no_tokens_is_answered_or_refused_but_kills_nothing(fake_cluster: Processes) -> None:
+    body = {"model": "test", "prompt": "hello", "max_tokens": 0, "echo": True}
+    assert post(fake_cluster, "/v1/completions", body).status_code in (200, 400)
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "named"),
+    [
+        ({"model": "nobody", "prompt": "a"}, 404, "nobody"),
+        ({"model": "test", "prompt": "a", "temprature": 1}, 400, "temprature"),
+        ({"model": "test", "prompt": "a", "temperature": -0.1}, 400, "temperature"),
+        ({"model": "test", "prompt": "a", "temperature": "hot"}, 400, "temperature"),
+        ({"model": "test", "prompt": "a", "top_p": 1.5}, 400, "top_p"),
+        ({"model": "test", "prompt": "a", "seed": "x"}, 400, "seed"),
+        ({"model": "test", "prompt": "x" * 5000}, 400, "4096"),
+        ({"model": "test", "prompt": "a", "n": 3}, 400, "n"),
+        (b'{"model": "test", "prompt": "a\\ud800b"}', 400, "prompt"),
+        (b'{"model": "test", "prompt": "a", "stop": "\\udc00"}', 400, "stop"),
+        (b'{"model": "test", "prompt": "\xff"}', 400, ""),
+        (b'{"model": "test", ', 400, "JSON"),
+        (b"", 400, ""),
+        (b"[1, 2]", 400, ""),
+    ],
+)
+def test_bad_input_is_refused_by_name_and_the_next_request_works(
+    fake_cluster: Processes, body: Any, status: int, named: str
+) -> None:
+    response = post(fake_cluster, "/v1/completions", body)
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert named in error["message"]
+    check_canary(fake_cluster)
+
+
+def test_streamed_and_whole_answers_are_the_same(fake_cluster: Processes) -> None:
+    body = {"model": "test", "prompt": "stream me", "max_tokens": 12, "temperature": 0, "stream": True}
+    pieces = []
+    with httpx.stream("POST", f"{fake_cluster.http}/v1/completions", json=body, timeout=30) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        for line in response.iter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                pieces.append(json.loads(line[6:])["choices"][0]["text"])
+    assert "".join(pieces) == fake_cluster.text("stream me", 12) == expected_text("stream me", 12)

@@ -1,0 +1,173 @@
+"""The hand-off between real processes: KV really moves; a death or a stall ends in right text or a clear error."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine.fake_runner import FakeModel, FakeRunner, write_fake_model
+from tests.integration.processes import Processes, wait_until
+from tests.integration.test_api import expected_text
+
+pytestmark = pytest.mark.integration
+
+# Deadlines short enough to wait for; blocks of 128 KiB, so a prompt is many reads; TCP, so a stopped peer stalls.
+DEADLINES = {
+    "ucx_tls": "tcp",
+    "staging_slots": 8,
+    "staging_slot_bytes": 1 << 18,
+    "max_quarantined_slots": 8,
+    "handshake_timeout_s": 2.0,
+    "open_timeout_s": 2.0,
+    "lease_s": 4.0,
+    "renew_every_s": 0.5,
+    "transfer_timeout_s": 1.0,
+    "verdict_timeout_s": 1.0,
+    "silent_peer_s": 2.0,
+}
+MODEL = FakeModel(num_layers=4, num_kv_heads=4, head_dim=64, seconds_per_step=0.002, seconds_per_token=0.0004)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Processes]:
+    """A pair that a test may break."""
+    processes = Processes(write_fake_model(tmp_path / "model", MODEL), tmp_path, kv_transfer=DEADLINES)
+    try:
+        processes.start_workers()
+        processes.start_proxy()
+        yield processes
+    finally:
+        processes.stop()
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(97, 123), k=length)
+
+
+def expected(prompt: list[int], n: int = 8) -> str:
+    return bytes(FakeRunner.expected(prompt, n)).decode()
+
+
+def test_kv_moves_and_decode_computes_no_prompt_token(fake_cluster: Processes) -> None:
+    prefill, decode = fake_cluster.worker("prefill-0"), fake_cluster.worker("decode-0")
+    before = decode.metric("pdserve_kv_transfer_tokens_total")
+    computed = decode.metric("pdserve_computed_tokens_total", kind="prefill")
+    by_prefill = prefill.metric("pdserve_computed_tokens_total", kind="prefill")
+    prompt = prompt_of(300, seed=1)
+    response = fake_cluster.complete(prompt, 8)
+    assert response.json()["choices"][0]["text"] == expected(prompt)
+    assert response.headers["x-path"] == "p2p"
+    assert decode.metric("pdserve_kv_transfer_tokens_total") - before == 300
+    assert decode.metric("pdserve_computed_tokens_total", kind="prefill") == computed
+    assert prefill.metric("pdserve_computed_tokens_total", kind="prefill") - by_prefill == 300
+    fake_cluster.wait_idle()
+
+
+def test_after_200_requests_of_which_a_third_is_cancelled_nothing_is_left(fake_cluster: Processes) -> None:
+    rng = random.Random(20)
+    prompts = [prompt_of(rng.choice([1, 5, 16, 40, 200, 700]), seed=n) for n in range(200)]
+    patience = [rng.uniform(0.001, 0.3) if n % 3 == 0 else None for n in range(200)]
+
+    def ask(n: int) -> str | None:
+        body = {"model": "test", "prompt": prompts[n], "max_tokens": 20, "temperature": 0, "stream": n % 2 == 0}
+        try:
+            response = httpx.post(f"{fake_cluster.http}/v1/completions", json=body, timeout=patience[n] or 60)
+        except httpx.TimeoutException:
+            return None
+        assert response.status_code == 200, response.text
+        return None if n % 2 == 0 else str(response.json()["choices"][0]["text"])
+
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(ask, range(200)))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer is None or answer == expected(prompt, 20)
+    assert sum(1 for answer in answers if answer is not None) > 60
+    fake_cluster.wait_idle()
+    for worker in fake_cluster.workers:
+        assert worker.metric("pdserve_staging_slots", state="quarantined") == 0
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_prefill_killed_in_the_middle_ends_in_the_right_text(cluster: Processes, share: float) -> None:
+    prefill, decode = cluster.worker("prefill-0"), cluster.worker("decode-0")
+    prompt = prompt_of(2000)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(cluster.complete, prompt)
+        wait_until(lambda: prefill.metric("pdserve_computed_tokens_total", kind="prefill") >= share * 2000, 20)
+        prefill.kill()
+        assert answer.result(40).json()["choices"][0]["text"] == expected(prompt)
+    assert decode.metric("pdserve_kv_transfer_failures_total") == 1
+    replacement = cluster.replace(prefill)
+    wait_until(lambda: cluster.complete(prompt_of(50, seed=2)).headers["x-path"] == "p2p", 10)
+    assert replacement.metric("pdserve_computed_tokens_total", kind="prefill") > 0
+    cluster.wait_idle()
+
+
+def test_a_stopped_prefill_worker_costs_one_deadline_and_is_usable_again(cluster: Processes) -> None:
+    prefill, decode = cluster.worker("prefill-0"), cluster.worker("decode-0")
+    prompt = prompt_of(2000)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(cluster.complete, prompt)
+        wait_until(lambda: prefill.metric("pdserve_computed_tokens_total", kind="prefill") >= 1000, 20)
+        prefill.signal(signal.SIGSTOP)
+        running = pool.submit(cluster.complete, "decode goes on", 100)
+        assert answer.result(40).json()["choices"][0]["text"] == expected(prompt)
+        assert running.result(40).json()["choices"][0]["text"] == expected_text("decode goes on", 100)
+    prefill.signal(signal.SIGCONT)
+    wait_until(lambda: cluster.complete(prompt_of(60, seed=3)).headers["x-path"] == "p2p", 20)
+    cluster.wait_idle()
+    for worker in (prefill, decode):
+        assert worker.metric("pdserve_staging_slots", state="quarantined") == 0
+
+
+def test_a_stopped_decode_worker_leaves_nothing_on_prefill(cluster: Processes) -> None:
+    prefill, decode = cluster.worker("prefill-0"), cluster.worker("decode-0")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(cluster.complete, prompt_of(2000))
+        wait_until(lambda: prefill.metric("pdserve_computed_tokens_total", kind="prefill") >= 1000, 20)
+        decode.signal(signal.SIGSTOP)
+        wait_until(lambda: prefill.is_idle, 40)
+        decode.signal(signal.SIGCONT)
+        response = answer.result(60)
+    assert response.status_code != 200 or response.json()["choices"][0]["text"] == expected(prompt_of(2000))
+    wait_until(lambda: cluster.complete([97, 98]).status_code == 200, 20)
+    cluster.wait_idle()
+
+
+def test_decode_killed_while_it_speaks_is_continued_without_a_seam(cluster: Processes) -> None:
+    second = cluster.start_worker("decode", "decode-1")
+    wait_until(lambda: cluster.complete([97, 98]).headers["x-decode-worker"] == second.name, 10)
+    prompt, killed = prompt_of(40), threading.Event()
+    body = {"model": "test", "prompt": prompt, "max_tokens": 300, "temperature": 0, "stream": True}
+    text = ""
+    with httpx.stream("POST", f"{cluster.http}/v1/completions", json=body, timeout=60) as response:
+        speaker = cluster.worker(response.headers["x-decode-worker"])
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                text += httpx.Response(200, text=line[6:]).json()["choices"][0]["text"]
+                if len(text) >= 10 and not killed.is_set():
+                    killed.set()
+                    speaker.kill()
+    assert [w.process.poll() is None for w in cluster.workers].count(False) == 1
+    assert text == expected(prompt, 300)
+
+
+def test_a_new_prefill_incarnation_is_used_while_decode_stays(cluster: Processes) -> None:
+    """D12: the peer restarts under a new identity and address."""
+    decode = cluster.worker("decode-0")
+    for n in range(2):
+        prompt = prompt_of(100, seed=n)
+        assert cluster.complete(prompt).json()["choices"][0]["text"] == expected(prompt)
+        old = cluster.worker("prefill-0")
+        old.kill()
+        cluster.replace(old)
+        wait_until(lambda n=n: cluster.complete(prompt_of(90, seed=50 + n)).headers["x-path"] == "p2p", 10)  # type: ignore[misc]
+    assert decode.process.poll() is None
+    cluster.wait_idle()
