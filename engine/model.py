@@ -28,7 +28,10 @@ class Norm:
 
 
 class Layer:
-    """Attention and a gated MLP, each behind a norm and beside the residual. q, k, v are one product; so are gate, up."""
+    """Attention and a gated MLP, each behind a norm and beside the residual.
+
+    q, k and v are one product, and so are gate and up.
+    """
 
     def __init__(self, config: ModelConfig, checkpoint: Checkpoint, index: int) -> None:
         self.config = config

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,8 +203,9 @@ def model_fingerprint(folder: Path) -> str:
 
 def _write_sidecar(file: Path, content: dict[str, object]) -> None:
     try:
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=file.name, delete=False) as temporary:
-            json.dump(content, temporary)
-        os.replace(temporary.name, file)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=file.name) as work:
+            made = Path(work) / file.name
+            made.write_text(json.dumps(content))
+            made.replace(file)
     except OSError:
         return  # a read-only folder: the next start computes it again

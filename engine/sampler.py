@@ -52,8 +52,9 @@ def _draw(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[
     cumulative = probabilities.to(torch.float64).cumsum(dim=-1)
     draws = [[uniform(row.seed, position)] for row, position in zip(params, positions, strict=True)]
     targets = torch.tensor(draws, dtype=torch.float64, device=logits.device) * cumulative[:, -1:]
-    drawn: list[int] = torch.searchsorted(cumulative, targets, right=True).squeeze(-1).tolist()
-    return drawn
+    drawn = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
+    tokens: list[int] = drawn.clamp(max=logits.shape[-1] - 1).tolist()  # past the end only where logits are NaN
+    return tokens
 
 
 def _keep_top(probabilities: Tensor, params: SamplingParams) -> None:
