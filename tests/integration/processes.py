@@ -24,7 +24,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.worker import ROLES
-from rpc import control_pb2, control_pb2_grpc
+from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
@@ -204,6 +204,18 @@ class Processes:
         response = self.complete(prompt, max_tokens)
         assert response.status_code == 200, response.text
         return str(response.json()["choices"][0]["text"])
+
+    def generate(self, prompt: list[int], max_tokens: int) -> tuple[list[int], inference_pb2.Finished]:
+        """Greedy, past any end of text, over gRPC: the token ids and how it ended."""
+        sampling = inference_pb2.Sampling(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+        request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=prompt), sampling=sampling)
+        ids: list[int] = []
+        finished = inference_pb2.Finished()
+        with grpc.insecure_channel(self.grpc) as channel:
+            for response in inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=120):
+                ids += response.token.ids
+                finished = response.finished
+        return ids, finished
 
     def wait_idle(self, timeout_s: float = 40.0) -> None:
         """The NO-LEAK condition, on every worker that lives."""
