@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from proxy.config import ProxyConfig
+from proxy.core import Core
 from proxy.grpc_server import BindError
 from proxy.model import ServedModel
 from proxy.server import ProxyServer
@@ -21,7 +22,7 @@ logger = logging.getLogger("proxy")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m proxy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m proxy", description=__doc__, allow_abbrev=False)
     parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="the controller's gRPC address")
     parser.add_argument("--model-dir", required=True, type=Path, help="Hugging Face folder with tokenizer.json")
     parser.add_argument("--model-name", required=True, help="the name that clients use")
@@ -42,6 +43,7 @@ def main() -> int:
     logging.basicConfig(
         level=options["log_level"], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         config = ProxyConfig.model_validate(given)
         model = ServedModel.load(options["model_dir"], options["model_name"], options["max_model_len"])
@@ -62,7 +64,7 @@ async def _serve(config: ProxyConfig, model: ServedModel, controller: str) -> in
     told = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, told.set)
-    server = ProxyServer(config, model, controller)
+    server = ProxyServer(config, Core(config, model, controller))
     try:
         addresses = await server.start()
     except BindError as error:

@@ -71,6 +71,19 @@ class ProxyMetrics:
         )
         self.queue_time = histogram("queue_time_seconds", "Admission to first dispatch", DURATION_BUCKETS)
 
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """Series that exist from the start: a rate of something that never happened is 0, not missing."""
+        for stage in ("prefill", "transfer", "decode"):
+            self.retries.labels(stage)
+        for reason in ("no_prefill_worker", "handoff_failed"):
+            self.local_prefill.labels(reason)
+        for reason in ("queue_full", "no_worker"):
+            self.rejected.labels(reason)
+        for phase in ("queued", "prefilling", "transferring", "decoding"):
+            self.cancelled.labels(phase)
+
     def watch(self, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
         """Reads these two at each scrape."""
         in_flight = Gauge("pdserve_requests_in_flight", "Admitted and not ended", registry=self._registry)

@@ -6,7 +6,7 @@ Whatever is wrong with a body, the error names the field; nothing is ignored in 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -132,10 +132,7 @@ class ChatBody(GenerationBody):
         )
 
 
-Body = TypeVar("Body", bound=CompletionBody | ChatBody)
-
-
-def parse(body: bytes, kind: type[Body]) -> Body:
+def parse(body: bytes, kind: type[CompletionBody] | type[ChatBody]) -> CompletionBody | ChatBody:
     """Raises ApiError, naming the field or the place in the JSON."""
     try:
         parsed = kind.model_validate_json(body)

@@ -88,7 +88,8 @@ class WorkerPool:
         if at_once or not link.num_requests:
             self._shut(incarnation)
         elif incarnation not in self._leaving:
-            logger.info("%s left with %d requests: it has %g s to end them", link.worker, link.num_requests, self._grace_s)
+            text = "%s left with %d requests: it has %g s to end them"
+            logger.info(text, link.worker, link.num_requests, self._grace_s)
             gone = control_pb2.Member()
             gone.CopyFrom(link.member)
             gone.state = control_pb2.WORKER_DRAINING

@@ -1,16 +1,19 @@
-"""A proxy over scripted workers, all in one event loop; and a byte tokenizer, whose token ids are the bytes of the text."""
+"""A proxy over scripted workers, all in one event loop; and a tokenizer whose token ids are the bytes of the text."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from proxy.config import ProxyConfig
+from proxy.core import Core
+from proxy.event_buffer import FinishedEvent
+from proxy.lifecycle import Lifecycle
 from proxy.model import ServedModel
 from proxy.prompt import Prompt, TextPrompt
 from proxy.sampling import Sampling
@@ -64,10 +67,11 @@ class Cluster:
         self.controller = FakeController()
         self.workers: list[FakeWorker] = []
         self._model, self._config, self._times = model, config, times
-        self.proxy: ProxyServer
+        self.proxy: Core
+        self.server: ProxyServer | None = None  # with its fronts only where a test asks for them
         self.addresses: Addresses
 
-    async def start(self, prefill: int = 1, decode: int = 1, mixed: int = 0) -> None:
+    async def start(self, prefill: int, decode: int, mixed: int, *, fronts: bool) -> None:
         roles = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
         for name, count in (("prefill", prefill), ("decode", decode), ("mixed", mixed)):
             self.workers += [FakeWorker(f"{name}-{i}", roles[name]) for i in range(count)]
@@ -75,13 +79,17 @@ class Cluster:
             await worker.start()
         await self.controller.start()
         self.controller.publish(self.workers)
-        self.proxy = ProxyServer(self._config, self._model, self.controller.address, self._times)
-        self.addresses = await self.proxy.start()
+        self.proxy = Core(self._config, self._model, self.controller.address, self._times)
+        if fronts:
+            self.server = ProxyServer(self._config, self.proxy)
+            self.addresses = await self.server.start()
+        else:
+            self.proxy.start()
         if decode or mixed:
             await self.until(lambda: self.proxy.service.is_ready)
 
     async def stop(self) -> None:
-        await self.proxy.stop()
+        await (self.server or self.proxy).stop()
         for worker in self.workers:
             await worker.stop()
         await self.controller.stop()
@@ -97,14 +105,21 @@ class Cluster:
     def decode(self) -> FakeWorker:
         return self.worker("decode-0")
 
-    async def publish(self) -> None:
-        """Tells the proxy the workers as they are now, and waits until it reaches those that are ready."""
+    def publish(self) -> None:
+        """Tells the proxy the workers as they are now."""
         self.controller.publish(self.workers)
+
+    async def submit(self, prompt: str | Prompt = "hi", **options: object) -> Lifecycle:
+        return await self.proxy.service.submit(self.request(prompt, **options))  # type: ignore[arg-type]
+
+    async def starts(self) -> tuple[worker_pb2.StartPrefill, worker_pb2.StartDecode]:
+        """What the two first workers are told of the next request."""
+        return await self.prefill.next_start(), await self.decode.next_start()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits while the loop runs; a condition that never holds fails the test."""
         async with asyncio.timeout(PATIENCE_S):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  no event announces these conditions
                 await asyncio.sleep(0.001)
 
     def request(
@@ -128,19 +143,38 @@ class Cluster:
         return total
 
 
-MakeCluster = Callable[..., "asyncio.Future[Cluster]"]
+async def collect(lifecycle: Lifecycle) -> tuple[str, FinishedEvent]:
+    """The whole text and the end. Raises ApiError when the request failed."""
+    text = ""
+    async with asyncio.timeout(PATIENCE_S):
+        async for event in lifecycle.events:
+            if isinstance(event, FinishedEvent):
+                return text, event
+            text += event.text
+    raise AssertionError("no end came")
+
+
+MakeCluster = Callable[..., Awaitable[Cluster]]
 
 
 @pytest.fixture
-async def make_cluster(model: ServedModel) -> AsyncIterator[Callable[..., object]]:
+async def make_cluster(model: ServedModel) -> AsyncIterator[MakeCluster]:
     """Starts clusters: `await make_cluster(prefill=2, max_queued_requests=1)`; other words are settings."""
     started: list[Cluster] = []
 
-    async def make(prefill: int = 1, decode: int = 1, mixed: int = 0, silent_s: float = 10.0, **settings: object) -> Cluster:
+    async def make(
+        prefill: int = 1,
+        decode: int = 1,
+        mixed: int = 0,
+        *,
+        fronts: bool = False,
+        silent_s: float = 10.0,
+        **settings: object,
+    ) -> Cluster:
         config = ProxyConfig.model_validate({"grpc_port": 0, "http_port": 0, "drain_timeout_s": 0.0, **settings})
         cluster = Cluster(model, config, LinkTimes(silent_s=silent_s, ping_s=silent_s / 5, first_backoff_s=0.01))
         started.append(cluster)
-        await cluster.start(prefill, decode, mixed)
+        await cluster.start(prefill, decode, mixed, fronts=fronts)
         return cluster
 
     yield make
@@ -149,5 +183,5 @@ async def make_cluster(model: ServedModel) -> AsyncIterator[Callable[..., object
 
 
 @pytest.fixture
-async def cluster(make_cluster: Callable[..., object]) -> Cluster:
-    return await make_cluster()  # type: ignore[misc,no-any-return]
+async def cluster(make_cluster: MakeCluster) -> Cluster:
+    return await make_cluster()

@@ -22,7 +22,7 @@ _numbers = itertools.count()
 class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer):
     """One worker. `restart` gives it a new incarnation, as after a death."""
 
-    def __init__(self, name: str, role: int) -> None:
+    def __init__(self, name: str, role: worker_pb2.Role) -> None:
         self.name = name
         self.role = role
         self.incarnation = f"{name}-{next(_numbers)}"
@@ -139,7 +139,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         failed = worker_pb2.HandoffFailed(request_id=start.request.request_id, attempt=start.attempt, reason=reason)
         self.tell(handoff_failed=failed)
 
-    def failed(self, start: Any, code: int, message: str = "no") -> None:
+    def failed(self, start: Any, code: worker_pb2.FailureCode, message: str = "no") -> None:
         attempt = start.ticket.attempt if isinstance(start, worker_pb2.StartPrefill) else start.attempt
         request_id = start.request.request_id
         self.tell(

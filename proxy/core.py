@@ -1,0 +1,57 @@
+"""Everything behind the two fronts: who exists, the links to them, the queue, and the requests that run.
+
+`stop` lets what runs finish within the configured limit, then closes every link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from proxy.config import ProxyConfig
+from proxy.dispatcher import Dispatcher
+from proxy.membership import MembershipWatch
+from proxy.metrics import ProxyMetrics
+from proxy.model import ServedModel
+from proxy.service import GenerationService
+from proxy.worker_link import LinkTimes
+from proxy.worker_pool import WorkerPool
+
+DEFAULT_TIMES = LinkTimes()
+
+
+class Core:
+    """Maintains the membership watch; `ready_changed` is set whenever `service.is_ready` may be another."""
+
+    def __init__(
+        self, config: ProxyConfig, model: ServedModel, controller: str, times: LinkTimes = DEFAULT_TIMES
+    ) -> None:
+        incarnation = secrets.token_hex(16)
+        self.metrics = ProxyMetrics(model.name)
+        self.pool = WorkerPool(incarnation, times)
+        self.ready_changed = asyncio.Event()
+        self._config = config
+        self._dispatcher = Dispatcher(self.pool, config, self.metrics)
+        self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics)
+        self._watch = MembershipWatch(controller, incarnation, lambda members: self.pool.update(members.members))
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """The task that must not end before `stop`."""
+        self.pool.subscribe(self._on_workers)
+        self._watching = asyncio.create_task(self._watch.run(), name="membership")
+        return self._watching
+
+    async def stop(self) -> None:
+        self.service.is_draining = True
+        self.ready_changed.set()
+        await self.service.drain(self._config.drain_timeout_s)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self.pool.close()
+        self.service.close()
+
+    def _on_workers(self) -> None:
+        self._dispatcher.pump()
+        self.ready_changed.set()

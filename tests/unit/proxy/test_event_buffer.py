@@ -1,0 +1,49 @@
+"""The buffer between a request and its client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from proxy.errors import ApiError, ErrorCode
+from proxy.event_buffer import EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
+
+FINISHED = FinishedEvent("stop", Usage(1, 1, 0), Timings(0, 0, 0), Route("local", "d", None))
+
+
+def token(index: int, num_ids: int = 1) -> TokenEvent:
+    return TokenEvent(index, (7,) * num_ids, "x")
+
+
+async def test_events_come_in_order_and_end_after_the_last() -> None:
+    buffer = EventBuffer(10)
+    for event in (token(0), token(1), FINISHED):
+        buffer.push(event)
+    assert [event async for event in buffer] == [token(0), token(1), FINISHED]
+
+
+async def test_a_waiting_client_is_woken() -> None:
+    buffer = EventBuffer(10)
+    waiting = asyncio.create_task(anext(buffer))
+    await asyncio.sleep(0)
+    buffer.push(token(0))
+    assert await asyncio.wait_for(waiting, 1) == token(0)
+
+
+async def test_a_failure_comes_after_what_was_said_before() -> None:
+    buffer = EventBuffer(10)
+    buffer.push(token(0))
+    buffer.fail(ApiError(ErrorCode.ABORTED, "lost"))
+    assert await anext(buffer) == token(0)
+    with pytest.raises(ApiError, match="lost"):
+        await anext(buffer)
+
+
+async def test_more_tokens_than_the_limit_are_refused_until_some_are_read() -> None:
+    buffer = EventBuffer(3)
+    buffer.push(token(0, 2))
+    with pytest.raises(SlowClient):
+        buffer.push(token(2, 2))
+    await anext(buffer)
+    buffer.push(token(2, 2))

@@ -1,0 +1,224 @@
+"""What the proxy does when hand-offs fail and workers are lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import ApiError, ErrorCode
+from proxy.lifecycle import Phase
+from rpc import worker_pb2
+from tests.unit.proxy.conftest import Cluster, MakeCluster, collect
+from tests.unit.proxy.fake_worker import FakeWorker
+
+
+def other(name: str) -> str:
+    """Of two workers."""
+    return name[:-1] + ("0" if name.endswith("1") else "1")
+
+
+async def started(cluster: Cluster, role: str) -> tuple[FakeWorker, worker_pb2.StartDecode]:
+    """The one of two workers that got the next request."""
+    pair = [cluster.worker(f"{role}-{i}") for i in range(2)]
+    await cluster.until(lambda: any(not worker.starts.empty() for worker in pair))
+    worker = next(worker for worker in pair if not worker.starts.empty())
+    return worker, worker.starts.get_nowait()
+
+
+async def test_a_failed_hand_off_is_tried_once_more_and_then_computed_on_the_decode_worker(cluster: Cluster) -> None:
+    request = await cluster.submit()
+    prefill, decode = await cluster.starts()
+    cluster.decode.handoff_failed(decode)
+    assert (await cluster.prefill.next_abort()).attempt == 1
+    prefill, decode = await cluster.starts()  # the only prefill worker, again
+    assert (prefill.ticket.attempt, decode.source.ticket.attempt, decode.attempt) == (2, 2, 2)
+    cluster.decode.handoff_failed(decode)
+    decode = await cluster.decode.next_start()
+    assert (decode.attempt, decode.HasField("source")) == (3, False)
+    cluster.decode.say(decode, b"x", finish="length", computed_tokens=2)
+    _, finished = await collect(request)
+    assert finished.route.path == "local"
+    assert cluster.metric("pdserve_local_prefill_total", reason="handoff_failed") == 1
+    assert cluster.metric("pdserve_retries_total", stage="transfer") == 2
+
+
+async def test_another_prefill_worker_goes_before_the_one_that_failed(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(prefill=2)
+    await cluster.submit()
+    first, _ = await started(cluster, "prefill")
+    cluster.decode.handoff_failed(await cluster.decode.next_start())
+    second, _ = await started(cluster, "prefill")
+    assert second.name == other(first.name)
+
+
+async def test_another_decode_worker_is_tried_when_one_has_no_room(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=2)
+    await cluster.submit()
+    await cluster.prefill.next_start()
+    first, start = await started(cluster, "decode")
+    first.handoff_failed(start, "reserve_timeout")
+    second, start = await started(cluster, "decode")
+    assert second.name == other(first.name)
+    assert start.source.incarnation == cluster.prefill.incarnation
+
+
+async def test_a_lost_prefill_worker_is_replaced_by_another(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(prefill=2)
+    request = await cluster.submit()
+    first, _ = await started(cluster, "prefill")
+    start = await cluster.decode.next_start()
+    await first.stop()
+    assert (await cluster.decode.next_abort()).attempt == 1
+    start = await cluster.decode.next_start()
+    assert start.source.incarnation == cluster.worker(other(first.name)).incarnation
+    cluster.decode.say(start, b"x", finish="length")
+    assert (await collect(request))[0] == "x"
+    assert cluster.metric("pdserve_retries_total", stage="prefill") == 1
+
+
+async def test_when_the_only_prefill_worker_is_lost_the_decode_worker_computes(cluster: Cluster) -> None:
+    request = await cluster.submit()
+    await cluster.starts()
+    await cluster.prefill.stop()
+    start = await cluster.decode.next_start()
+    assert not start.HasField("source")
+    cluster.decode.say(start, b"x", finish="length")
+    assert (await collect(request))[0] == "x"
+
+
+async def test_a_prefill_worker_that_is_lost_after_the_first_token_does_not_matter(cluster: Cluster) -> None:
+    request = await cluster.submit()
+    _, decode = await cluster.starts()
+    cluster.decode.say(decode, b"a")
+    await anext(request.events)
+    await cluster.prefill.stop()
+    await cluster.until(lambda: not cluster.proxy.pool.prefill_links())
+    cluster.decode.say(decode, b"b", index=1, finish="length")
+    assert (await collect(request))[0] == "b"
+    assert request.attempt == 1
+
+
+async def test_a_decode_worker_lost_before_its_first_token_is_replaced(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=2)
+    request = await cluster.submit()
+    await cluster.prefill.next_start()
+    first, _ = await started(cluster, "decode")
+    await first.stop()
+    assert (await cluster.prefill.next_abort()).attempt == 1
+    prefill = await cluster.prefill.next_start()
+    second, start = await started(cluster, "decode")
+    assert second.name == other(first.name)
+    assert prefill.ticket == start.source.ticket
+    second.say(start, b"x", finish="length")
+    assert (await collect(request))[0] == "x"
+    assert cluster.metric("pdserve_migrations_total") == 0
+
+
+async def test_a_stream_goes_on_elsewhere_after_the_last_token_that_the_client_got(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=2)
+    request = await cluster.submit("hi", stop=("bc!",), seed=3, max_tokens=9)
+    await cluster.prefill.next_start()
+    first, start = await started(cluster, "decode")
+    first.say(start, b"abc", received_tokens=2)  # "bc" is held back: it could become a stop string
+    assert (await anext(request.events)).text == "a"  # type: ignore[union-attr]
+    await first.stop()
+    prefill = await cluster.prefill.next_start()
+    second, start = await started(cluster, "decode")
+    assert bytes(start.request.output_ids) == b"abc"
+    assert prefill.request == start.request
+    assert start.request.sampling.max_tokens == 9  # of the whole completion
+    second.say(start, b"de", index=3, finish="stop", received_tokens=5)
+    text, finished = await collect(request)
+    assert text == "bcd"  # the stop token, "e", has no text
+    assert finished.usage.completion_tokens == 5
+    assert finished.route.decode_worker == second.name
+    assert cluster.metric("pdserve_migrations_total") == 1
+
+
+async def test_a_stream_waits_for_its_only_decode_worker_to_come_back(cluster: Cluster) -> None:
+    request = await cluster.submit()
+    _, start = await cluster.starts()
+    cluster.decode.say(start, b"a")
+    await anext(request.events)
+    await cluster.decode.restart()
+    await cluster.until(lambda: request.phase is Phase.QUEUED)
+    cluster.publish()
+    start = await cluster.decode.next_start()
+    assert (start.attempt, bytes(start.request.output_ids)) == (2, b"a")
+    cluster.decode.say(start, b"b", index=1, finish="length")
+    assert (await collect(request))[0] == "b"
+
+
+@pytest.mark.parametrize(("said", "code"), [(b"", ErrorCode.UNAVAILABLE), (b"some", ErrorCode.ABORTED)])
+async def test_a_decode_worker_that_does_not_come_back_ends_the_request(
+    make_cluster: MakeCluster, said: bytes, code: ErrorCode
+) -> None:
+    cluster = await make_cluster(recovery_timeout_s=0.05)
+    request = await cluster.submit()
+    _, start = await cluster.starts()
+    if said:
+        cluster.decode.say(start, said)
+        await anext(request.events)
+    await cluster.decode.stop()
+    with pytest.raises(ApiError, match=r"0\.05 s") as failure:
+        await collect(request)
+    assert failure.value.code is code
+
+
+async def test_a_request_that_met_two_lost_workers_is_not_tried_again(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=3)
+    request = await cluster.submit()
+    for _ in range(2):
+        await cluster.prefill.next_start()
+        await cluster.until(lambda: any(not w.starts.empty() for w in cluster.workers[1:]))
+        await next(w for w in cluster.workers[1:] if not w.starts.empty()).stop()
+        for worker in cluster.workers[1:]:
+            while not worker.starts.empty():
+                worker.starts.get_nowait()
+    with pytest.raises(ApiError, match="2 workers") as failure:
+        await collect(request)
+    assert failure.value.code is ErrorCode.ABORTED
+
+
+async def test_attempts_are_limited(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(max_attempts=2, max_handoff_attempts=9)
+    request = await cluster.submit()
+    for _ in range(2):
+        _, start = await cluster.starts()
+        cluster.decode.handoff_failed(start)
+    with pytest.raises(ApiError, match="max_attempts") as failure:
+        await collect(request)
+    assert failure.value.code is ErrorCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("code", [worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_ROLE_CHANGED])
+async def test_a_worker_that_does_not_admit_is_left_alone_until_it_says_otherwise(
+    make_cluster: MakeCluster, code: worker_pb2.FailureCode
+) -> None:
+    cluster = await make_cluster(decode=2)
+    request = await cluster.submit()
+    await cluster.prefill.next_start()
+    first, start = await started(cluster, "decode")
+    first.failed(start, code)
+    second, start = await started(cluster, "decode")
+    assert second.name == other(first.name)
+    second.say(start, b"x", finish="length")
+    await collect(request)
+    assert [link.worker for link in cluster.proxy.pool.decode_links()] == [second.name]
+    first.report(admitting=True)
+    await cluster.until(lambda: len(cluster.proxy.pool.decode_links()) == 2)
+
+
+async def test_a_prompt_that_a_prefill_worker_can_never_take_is_left_to_the_decode_worker(cluster: Cluster) -> None:
+    await cluster.submit()
+    prefill, _ = await cluster.starts()
+    cluster.prefill.failed(prefill, worker_pb2.FAILURE_INVALID, "too long for me")
+    assert not (await cluster.decode.next_start()).HasField("source")
+
+
+async def test_a_worker_that_failed_inside_is_replaced(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=2)
+    await cluster.submit()
+    first, start = await started(cluster, "decode")
+    first.failed(start, worker_pb2.FAILURE_INTERNAL)
+    second, _ = await started(cluster, "decode")
+    assert second.name == other(first.name)
