@@ -1,0 +1,132 @@
+"""What is known of the clusters of this user on this machine: one JSON file for each.
+
+The file is there from before the first process starts until after the last one is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from deploy.processes import ProcessReference
+
+CLUSTER_VARIABLE = "PDSERVE_CLUSTER"  # marks every process of a cluster, so that none is ever left
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """One cluster. `launcher` is the command that brings it up; `head` the Ray head once it runs."""
+
+    name: str
+    mark: str  # value of CLUSTER_VARIABLE
+    folder: str  # everything it writes: logs, Ray's session, token
+    model: str
+    config: str  # the YAML file
+    host: str
+    controller_port: int
+    grpc_port: int
+    http_port: int
+    prometheus_port: int | None
+    started_at: float  # Unix seconds
+    launcher: ProcessReference
+    head: ProcessReference | None = None
+    prometheus: ProcessReference | None = None
+    ray_address: str = ""
+    is_up: bool = False  # a generation has worked
+
+    @property
+    def log_dir(self) -> Path:
+        return Path(self.folder) / "logs"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its head runs, or it is being brought up."""
+        if self.head is not None:
+            return self.head.is_alive
+        return self.launcher.is_alive
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """By the name of the setting."""
+        ports = {
+            "cluster.controller_port": self.controller_port,
+            "proxy.grpc_port": self.grpc_port,
+            "proxy.http_port": self.http_port,
+        }
+        return ports if self.prometheus_port is None else {**ports, "prometheus.port": self.prometheus_port}
+
+
+class NoClusterError(LookupError):
+    """No cluster of this name; the message says what to do."""
+
+
+class ClusterExistsError(RuntimeError):
+    """A cluster of this name is there already; the message says what to do."""
+
+
+class StateStore:
+    """Maintains the folder of state files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def claim(self, state: ClusterState) -> None:
+        """Writes the first state. Raises ClusterExistsError when the name is taken."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._file(state.name).open("x") as file:
+                file.write(_to_json(state))
+        except FileExistsError as error:
+            raise ClusterExistsError(
+                f"a cluster named {state.name!r} is there already: `pdserve down --name {state.name}` ends it, "
+                "`pdserve up --name OTHER` starts one beside it"
+            ) from error
+
+    def update(self, state: ClusterState, **changes: object) -> ClusterState:
+        changed = replace(state, **changes)  # type: ignore[arg-type]  # the fields' own types
+        draft = self._file(state.name).with_suffix(".draft")
+        draft.write_text(_to_json(changed))
+        os.replace(draft, self._file(state.name))
+        return changed
+
+    def read(self, name: str) -> ClusterState:
+        """Raises NoClusterError."""
+        try:
+            return _from_json(self._file(name).read_text())
+        except FileNotFoundError as error:
+            others = ", ".join(sorted(state.name for state in self.all())) or "none"
+            raise NoClusterError(
+                f"no cluster named {name!r} runs here (running: {others}); start it: pdserve up"
+            ) from error
+
+    def find(self, name: str) -> ClusterState | None:
+        return _from_json(self._file(name).read_text()) if self._file(name).exists() else None
+
+    def all(self) -> list[ClusterState]:
+        return [_from_json(file.read_text()) for file in sorted(self._folder.glob("*.json"))]
+
+    def forget(self, name: str) -> None:
+        self._file(name).unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+
+def default_store(environment: Mapping[str, str]) -> StateStore:
+    base = Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return StateStore(base / "pdserve")
+
+
+def _to_json(state: ClusterState) -> str:
+    return json.dumps(asdict(state), indent=2) + "\n"
+
+
+def _from_json(text: str) -> ClusterState:
+    fields = json.loads(text)
+    for name in ("launcher", "head", "prometheus"):
+        if fields[name] is not None:
+            fields[name] = ProcessReference(**fields[name])
+    return ClusterState(**fields)

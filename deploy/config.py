@@ -1,0 +1,149 @@
+"""The one configuration file: `cluster`, `proxy` and `prometheus`, read, laid over with the command line, validated.
+
+Every message names the file, the field, the value and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cluster.spec import ClusterSpec
+from proxy.address import is_loopback
+from proxy.config import ProxyConfig
+
+DEFAULT_FILE = Path(__file__).parent / "local.yaml"
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message has one line for each thing that is wrong."""
+
+
+class PrometheusConfig(BaseModel):
+    """Of the Prometheus that `--with-prometheus` starts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    port: int = Field(9090, ge=1, le=65535)
+
+
+class DeployConfig(BaseModel):
+    """A whole configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cluster: ClusterSpec
+    proxy: ProxyConfig = Field(default_factory=ProxyConfig)
+    prometheus: PrometheusConfig = Field(default_factory=PrometheusConfig)
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> DeployConfig:
+        ports = {
+            "cluster.controller_port": self.cluster.controller_port,
+            "proxy.grpc_port": self.proxy.grpc_port,
+            "proxy.http_port": self.proxy.http_port,
+        }
+        seen: dict[int, str] = {}
+        for name, port in ports.items():
+            if port and port in seen:
+                raise ValueError(f"{name} and {seen[port]} are both {port}: give one of them another port")
+            seen[port] = name
+        return self
+
+    @model_validator(mode="after")
+    def _closed_unless_told(self) -> DeployConfig:
+        if not self.proxy.insecure and not is_loopback(self.cluster.host):
+            raise ValueError(
+                f"cluster.host {self.cluster.host} can be reached from other machines, and API keys are not supported "
+                "yet: set proxy.insecure: true (--insecure) to let everybody who can reach it control the cluster, or "
+                "use host 127.0.0.1"
+            )
+        return self
+
+
+def load(file: Path, overrides: Mapping[str, object]) -> DeployConfig:
+    """`overrides` has dotted names, as in `cluster.pools.decode.replicas`. Raises ConfigError."""
+    try:
+        content = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold a mapping with `cluster:` in it, not {type(content).__name__}")
+    for name, value in overrides.items():
+        _set(content, name, value)
+    try:
+        return DeployConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{file}: {line}" for line in _explained(error))) from error
+
+
+def parse_setting(text: str) -> tuple[str, object]:
+    """`NAME=VALUE`, the value as YAML. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {text}: write it as NAME=VALUE, as in proxy.http_port=8080")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text}: the value is not YAML") from error
+
+
+def _set(content: dict[str, Any], name: str, value: object) -> None:
+    *path, last = name.split(".")
+    section = content
+    for depth, part in enumerate(path):
+        below = section.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{name} cannot be set: {'.'.join(path[: depth + 1])} is not a section")
+        section = below
+    section[last] = value
+
+
+def _explained(error: ValidationError) -> list[str]:
+    """One line for each fault; one that a pool only inherited is told once."""
+    lines: dict[tuple[str, str], str] = {}
+    for fault in error.errors():
+        field = ".".join(str(part) for part in fault["loc"])
+        key = (str(fault["loc"][-1:]), f"{fault['msg']} {fault['input']!r}"[:200])
+        line = _line(field, fault["type"], fault["msg"], fault["input"])
+        if key not in lines or len(line) < len(lines[key]):
+            lines[key] = line
+    return list(lines.values())
+
+
+def _line(field: str, kind: str, message: str, value: object) -> str:
+    if kind == "extra_forbidden":
+        return f"{field} is not a setting{_suggestion(field)}"
+    if kind == "missing":
+        return f"{field} is missing: set it"
+    if kind == "value_error":  # a sentence of ours, which names its own fields
+        sentence = message.removeprefix("Value error, ")
+        return f"{field}: {sentence}" if field else sentence
+    if kind == "model_type":
+        return f"{field} is {value!r}: it should be a section, with settings below it"
+    return f"{field} is {value!r}: {message.replace('Input should', 'it should', 1)}"
+
+
+def _suggestion(field: str) -> str:
+    *path, name = field.split(".")
+    known = list(_fields_of(path))
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f": did you mean {close[0]}?"
+    return f"; the settings there are {', '.join(known)}" if known else ""
+
+
+def _fields_of(path: Iterable[str]) -> Iterable[str]:
+    model: object = DeployConfig
+    for part in path:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)) or part not in model.model_fields:
+            return []
+        model = model.model_fields[part].annotation
+    return model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else []
