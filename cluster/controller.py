@@ -187,7 +187,8 @@ class Controller:
 
     def _ended(self, worker: RunningWorker, reason: str) -> None:
         spec = worker.spec
-        logger.warning("%s (%s) ended: %s", spec.name, spec.incarnation, reason)
+        expected = self.fleet.is_leaving(spec.name, spec.incarnation)
+        logger.log(logging.INFO if expected else logging.WARNING, "%s ended: %s", spec.name, reason)
         self._running.pop(spec.incarnation, None)
         self.fleet.ended(spec.name, spec.incarnation, reason, monotonic())
         self._changed.set()

@@ -124,6 +124,11 @@ class Fleet:
             worker.state = WorkerState.WAITING
             worker.retry_at = now + self.restart.delay_s(worker.early_deaths)
 
+    def is_leaving(self, name: str, incarnation: str) -> bool:
+        """Whether this incarnation was told to go, so that its end is no surprise."""
+        worker = self._living(name, incarnation)
+        return worker is None or worker.state is WorkerState.DRAINING
+
     def plan(self, now: float) -> list[Action]:
         """What to start and what to retire now."""
         actions: list[Action] = []

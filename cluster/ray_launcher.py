@@ -161,8 +161,10 @@ async def end(handle: Any, grace_s: float) -> None:
     try:
         async with asyncio.timeout(grace_s):
             await answer(handle.stop.remote())
-    except (ProcessLost, TimeoutError):
-        logger.info("an actor did not stop by itself: killed")
+    except ProcessLost as error:
+        logger.debug("an actor that is to stop: %s", error)
+    except TimeoutError:
+        logger.warning("an actor did not stop within %g s: killed", grace_s)
     ray.kill(handle, no_restart=True)
     try:
         async with asyncio.timeout(KILL_TIMEOUT_S):
@@ -189,6 +191,8 @@ def _find(name: str) -> Any:
 
 def _death(error: RayActorError) -> str:
     """One line out of Ray's many."""
+    if "Worker unexpectedly exits with a connection error" in str(error):
+        return "its process died: it crashed, or was killed"
     _, found, detail = str(error).partition("Worker exit detail: ")
     if found:
         return f"its process died: {detail.split('. ')[0]}"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from deploy.processes import ProcessReference
+from proxy.address import join_host_port
 
 CLUSTER_VARIABLE = "PDSERVE_CLUSTER"  # marks every process of a cluster, so that none is ever left
 
@@ -25,11 +26,13 @@ class ClusterState:
     folder: str  # everything it writes: logs, Ray's session, token
     model: str
     config: str  # the YAML file
-    host: str
+    host: str  # by which this machine reaches the proxy
+    controller_address: str  # host:port
     controller_port: int
     grpc_port: int
     http_port: int
     prometheus_port: int | None
+    shutdown_timeout_s: float  # what runs may finish in it
     started_at: float  # Unix seconds
     launcher: ProcessReference
     head: ProcessReference | None = None
@@ -40,6 +43,14 @@ class ClusterState:
     @property
     def log_dir(self) -> Path:
         return Path(self.folder) / "logs"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{join_host_port(self.host, self.http_port)}"
+
+    @property
+    def grpc_address(self) -> str:
+        return join_host_port(self.host, self.grpc_port)
 
     @property
     def is_alive(self) -> bool:

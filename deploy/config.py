@@ -17,6 +17,7 @@ from cluster.spec import ClusterSpec
 from proxy.address import is_loopback
 from proxy.config import ProxyConfig
 
+WILDCARDS = ("", "0.0.0.0", "::")
 DEFAULT_FILE = Path(__file__).parent / "local.yaml"
 
 
@@ -57,6 +58,11 @@ class DeployConfig(BaseModel):
 
     @model_validator(mode="after")
     def _closed_unless_told(self) -> DeployConfig:
+        if self.cluster.host in WILDCARDS:
+            raise ValueError(
+                f"cluster.host {self.cluster.host} is no address that workers could give to each other: "
+                "set this machine's own address"
+            )
         if not self.proxy.insecure and not is_loopback(self.cluster.host):
             raise ValueError(
                 f"cluster.host {self.cluster.host} can be reached from other machines, and API keys are not supported "

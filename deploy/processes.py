@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 
-POLL_S = 0.05  # a process that is not our child can only be asked for
 PROC = Path("/proc")
 
 
@@ -25,14 +24,16 @@ class ProcessReference:
     def is_alive(self) -> bool:
         return _start_time(self.pid) == self.started_at
 
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it is gone within that time."""
-        deadline = monotonic() + timeout_s
-        while self.is_alive:
-            if monotonic() > deadline:
-                return False
-            sleep(POLL_S)
-        return True
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it is gone within that time; None waits for ever."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            return not self.is_alive or bool(select.select([descriptor], [], [], timeout_s)[0])
+        finally:
+            os.close(descriptor)
 
     def stop(self, timeout_s: float) -> None:
         """SIGTERM, and SIGKILL to it and its process group when it has not ended by then."""

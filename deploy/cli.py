@@ -1,0 +1,137 @@
+"""`pdserve`: a cluster brought up, looked at, scaled, asked and taken down from the command line.
+
+Only names and help texts here; a command's code is imported when it runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="pdserve",
+    help="Serve a large language model with prefill and decode on separate workers.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Name = Annotated[str, typer.Option("--name", help="Which cluster, when this machine runs several.", metavar="NAME")]
+Count = typer.Option(min=0, max=64, metavar="N", show_default="from the configuration")
+
+
+@app.command()
+def up(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file.", metavar="FILE", show_default="deploy/local.yaml")
+    ] = None,
+    prefill: Annotated[int | None, Count] = None,
+    decode: Annotated[int | None, Count] = None,
+    mixed: Annotated[int | None, Count] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Folder of a Hugging Face model, or a hub id.", metavar="PATH|HUB_ID", show_default=False),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it serves; `pdserve down` ends it.")
+    ] = False,
+    name: Name = "default",
+    with_prometheus: Annotated[
+        bool, typer.Option("--with-prometheus", help="Start a Prometheus that scrapes it, if one is on PATH.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow addresses beyond loopback, without API keys.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="One setting of the file, as in proxy.http_port=8080; repeatable.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Start a cluster: Ray, controller, workers and proxy. Stays until Ctrl-C, or returns with --detach."""
+    from deploy.commands.up import UpOptions, run
+
+    replicas = {"prefill": prefill, "decode": decode, "mixed": mixed}
+    run(UpOptions(name, config, replicas, model, detach, with_prometheus, insecure, settings or []))
+
+
+@app.command()
+def down(name: Name = "default") -> None:
+    """End a cluster. What runs may finish; nothing of it is left on the machine."""
+    from deploy.commands.down import run
+
+    run(name)
+
+
+@app.command()
+def status(
+    name: Name = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show controller, proxy and workers: role, node, state, load, KV use, restarts, address."""
+    from deploy.commands.status import run
+
+    run(name, as_json)
+
+
+@app.command()
+def logs(
+    worker: Annotated[
+        str | None,
+        typer.Argument(help="A worker (decode-0), controller, proxy or ray; without it, all.", show_default=False),
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The last lines of each.", metavar="N")] = 50,
+    name: Name = "default",
+) -> None:
+    """Print the end of the logs."""
+    from deploy.commands.logs import run
+
+    run(name, worker, lines)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to say.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Of the answer.", metavar="N")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.", metavar="T")] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Fixes the draw.", metavar="N", show_default=False)] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Continue the prompt as it is, without a chat template.")
+    ] = False,
+    name: Name = "default",
+) -> None:
+    """Ask the model; the answer is streamed over gRPC."""
+    from deploy.commands.generate import run
+
+    run(name, prompt, text=text, max_tokens=max_tokens, temperature=temperature, seed=seed)
+
+
+@app.command()
+def scale(
+    sizes: Annotated[list[str], typer.Argument(help="As in prefill=1 decode=2.", metavar="ROLE=N...")],
+    name: Name = "default",
+) -> None:
+    """Change the number of workers, and wait until they are there. Workers that leave finish what runs first."""
+    from deploy.commands.scale import run
+
+    run(name, sizes)
+
+
+def main() -> None:
+    """The `pdserve` command. An error that a person can mend ends it with one message, not a traceback."""
+    from deploy.errors import show_errors
+
+    with show_errors():
+        app()
+
+
+if __name__ == "__main__":
+    main()

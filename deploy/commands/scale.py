@@ -1,0 +1,55 @@
+"""`pdserve scale`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from rich.console import Console
+
+from deploy.cluster_report import WorkerPart, worker_part
+from deploy.cluster_state import default_store
+from deploy.control_client import ControlClient
+from deploy.errors import CommandError
+from rpc import worker_pb2
+
+ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
+TIMEOUT_S = 300.0
+
+
+def run(name: str, sizes: list[str]) -> None:
+    wanted = parse_sizes(sizes)
+    state = default_store(os.environ).read(name)
+    console = Console(highlight=False)
+    with ControlClient(state.controller_address) as client, console.status("scaling …"):
+        for role, count in wanted.items():
+            previous = client.scale(ROLES[role], count)
+            console.print(f"{role}: {previous} → {count}")
+        _wait(client, wanted)
+
+
+def parse_sizes(sizes: Iterable[str]) -> dict[str, int]:
+    """Raises CommandError."""
+    wanted = {}
+    for text in sizes:
+        role, _, count = text.partition("=")
+        if role not in ROLES or not count.isdecimal():
+            raise CommandError(f"{text!r} is no size: write prefill=N, decode=N or mixed=N")
+        wanted[role] = int(count)
+    return wanted
+
+
+def _wait(client: ControlClient, wanted: dict[str, int]) -> None:
+    """Until each pool has its size and nobody leaves any more."""
+    for _ in client.changes(TIMEOUT_S):
+        workers = [worker_part(info) for info in client.list_workers().workers]
+        for worker in workers:
+            if worker["role"] in wanted and worker["state"] == "failed":
+                raise CommandError(f"{worker['name']} could not start: {worker['last_error']}; see pdserve logs")
+        if all(_states(workers, role) == ["ready"] * count for role, count in wanted.items()):
+            return
+    raise CommandError(f"not done within {TIMEOUT_S:g} s: see pdserve status")
+
+
+def _states(workers: Iterable[WorkerPart], role: str) -> list[str]:
+    return [worker["state"] for worker in workers if worker["role"] == role]

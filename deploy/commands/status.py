@@ -1,0 +1,48 @@
+"""`pdserve status`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from rich.console import Console
+from rich.table import Table
+
+from deploy.cluster_report import ClusterReport, cluster_report
+from deploy.cluster_state import default_store
+
+OUTPUT_COLUMNS = 160  # a narrower terminal wraps; a table squeezed into it could not be read
+
+
+def run(name: str, as_json: bool) -> None:
+    report = cluster_report(default_store(os.environ).read(name))
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    console = Console(highlight=False, width=OUTPUT_COLUMNS)
+    cluster, controller, proxy = report["cluster"], report["controller"], report["proxy"]
+    console.print(f"[bold]{cluster['name']}[/bold] serves {cluster['model']}, {cluster['state']}", markup=True)
+    console.print(f"  controller  {controller['address']}  up {controller['uptime_s']:.0f} s", soft_wrap=True)
+    if controller["error"]:
+        console.print(f"  {controller['error']}", style="red", markup=False)
+    running = f"process {proxy['pid']}" if proxy["pid"] else "not running"
+    console.print(
+        f"  proxy       {proxy['http']}, gRPC {proxy['grpc']}  {running}, {proxy['restarts']} restarts", soft_wrap=True
+    )
+    console.print(_workers_table(report))
+    for worker in report["workers"]:
+        if worker["last_error"]:
+            console.print(f"{worker['name']} last ended: {worker['last_error']}", markup=False, soft_wrap=True)
+
+
+def _workers_table(report: ClusterReport) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("WORKER", "ROLE", "STATE", "RUNNING", "WAITING", "KV USE", "RESTARTS", "NODE", "ADDRESS"):
+        table.add_column(title, overflow="fold")
+    for worker in report["workers"]:
+        load = worker["load"]
+        kv_usage = "" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}"
+        running, waiting = ("", "") if load is None else (str(load["running"]), str(load["waiting"]))
+        identity = (worker["name"], worker["role"], worker["state"])
+        table.add_row(*identity, running, waiting, kv_usage, str(worker["restarts"]), worker["node"], worker["address"])
+    return table

@@ -1,0 +1,137 @@
+"""`pdserve up`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+
+from cluster.spec import RoleName
+from deploy.cluster_state import ClusterState, StateStore, default_store
+from deploy.config import DEFAULT_FILE, load, parse_setting
+from deploy.inference_client import Generation, GenerationFailedError, chat_request, text_request
+from deploy.launch import Launch, LaunchOptions
+from deploy.prometheus import find_prometheus
+from deploy.tear_down import tear_down
+from rpc import inference_pb2
+
+SAMPLE_PROMPT = "What is the capital of France?"
+SAMPLE_TOKENS = 48
+SAMPLE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    name: str
+    config: Path | None
+    replicas: Mapping[str, int | None]  # by role; None: as configured
+    model: str | None
+    detach: bool
+    with_prometheus: bool
+    insecure: bool
+    settings: list[str]
+
+    @property
+    def overrides(self) -> dict[str, object]:
+        """Of the configuration file, by dotted name."""
+        overrides: dict[str, object] = dict(parse_setting(text) for text in self.settings)
+        for role, count in self.replicas.items():
+            if count is not None:
+                overrides[f"cluster.pools.{role}.replicas"] = count
+        if self.model is not None:
+            overrides["cluster.model"] = self.model
+        if self.insecure:
+            overrides["proxy.insecure"] = True
+        return overrides
+
+
+def run(options: UpOptions) -> None:
+    console = Console(highlight=False)
+    file = options.config or DEFAULT_FILE
+    config = load(file, options.overrides)
+    if options.with_prometheus:
+        find_prometheus()
+    store = default_store(os.environ)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with console.status("starting") as status:
+        launch = Launch(
+            LaunchOptions(options.name, file, config, options.with_prometheus),
+            store,
+            os.environ,
+            say=lambda step: status.update(f"{escape(step)} …"),
+        )
+        state = launch.run()
+    _show(console, state, config.cluster.desired)
+    _sample(console, state)
+    if not options.detach:
+        _stay(console, state, store)
+
+
+def _stay(console: Console, state: ClusterState, store: StateStore) -> None:
+    """Until Ctrl-C or SIGTERM, or until the cluster ends without us."""
+    console.print("\nCtrl-C ends it.")
+    try:
+        if state.head is not None:
+            state.head.wait()
+        console.print("The cluster has ended.")
+    except KeyboardInterrupt:
+        console.print("\nEnding: what runs may finish.")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # every step below has its deadline
+    tear_down(state, store)
+
+
+def _show(console: Console, state: ClusterState, desired: Mapping[RoleName, int]) -> None:
+    workers = " + ".join(f"{count} {role}" for role, count in desired.items() if count)
+    body = {"model": state.model, "messages": [{"role": "user", "content": SAMPLE_PROMPT}], "max_tokens": SAMPLE_TOKENS}
+    rows = [
+        ("OpenAI HTTP", f"{state.http_url}/v1"),
+        ("gRPC", f"{state.grpc_address}  pdserve.v1.Inference"),
+        ("metrics", f"{state.http_url}/metrics"),
+        ("control", f"{state.controller_address}  pdserve.v1.Control"),
+        ("logs", f"{state.log_dir}"),
+    ]
+    if state.prometheus_port is not None:
+        rows.insert(3, ("Prometheus", f"http://127.0.0.1:{state.prometheus_port}"))
+    console.print(f"[bold]{escape(state.model)}[/bold] is served by {workers}")
+    for title, value in rows:
+        console.print(f"  {title:<12} {escape(value)}", soft_wrap=True)
+    console.print("\nTry it:")
+    console.print(
+        f"  curl {state.http_url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"    -d '{escape(json.dumps(body))}'",
+        soft_wrap=True,
+    )
+
+
+def _sample(console: Console, state: ClusterState) -> None:
+    """One answer, streamed; a model without a chat template continues the prompt instead."""
+    console.print(f"\n[bold]{SAMPLE_PROMPT}[/bold]")
+    try:
+        _stream(Generation(state.grpc_address, _sample_request(chat=True), SAMPLE_TIMEOUT_S), console)
+    except GenerationFailedError as error:
+        if error.code.name != "INVALID_ARGUMENT":
+            raise
+        _stream(Generation(state.grpc_address, _sample_request(chat=False), SAMPLE_TIMEOUT_S), console)
+
+
+def _sample_request(*, chat: bool) -> inference_pb2.GenerateRequest:
+    make = chat_request if chat else text_request
+    return make(SAMPLE_PROMPT, max_tokens=SAMPLE_TOKENS, temperature=0.0)
+
+
+def _stream(generation: Generation, console: Console) -> None:
+    for text in generation:
+        console.out(text, end="", highlight=False)
+    console.print()
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,272 @@
+"""One cluster brought up, step by step; a launch that fails leaves nothing running.
+
+It is up when a real generation has come back through the proxy, not before.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep, time
+
+from cluster.controller_actor import ControllerSettings
+from cluster.spec import ROLE_NAMES, ProxySpec
+from deploy.cluster_state import CLUSTER_VARIABLE, ClusterExistsError, ClusterState, StateStore
+from deploy.config import WILDCARDS, DeployConfig
+from deploy.control_client import ControlClient, ControllerUnreachableError
+from deploy.inference_client import Generation, GenerationFailedError, text_request
+from deploy.model_store import resolve_model
+from deploy.ports import free_ports, is_free, listener
+from deploy.processes import command_of, reference
+from deploy.prometheus import start_prometheus
+from deploy.ray_head import RayHead, last_lines
+from deploy.start_controller import write_settings
+from deploy.tear_down import tear_down
+from proxy.address import join_host_port
+from proxy.config import ProxyConfig, to_arguments
+from rpc import control_pb2
+
+CONTROLLER_TIMEOUT_S = 90.0
+PROXY_TIMEOUT_S = 60.0
+FIRST_GENERATION_TIMEOUT_S = 120.0
+POLL_S = 0.1
+NUM_LOG_LINES = 20
+PROXY_STOP_MARGIN_S = 5.0
+MOST_PROXY_STARTS = 2
+
+
+class LaunchError(RuntimeError):
+    """The launch failed; the message has what the dead process said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    name: str
+    config_file: Path
+    config: DeployConfig
+    with_prometheus: bool
+
+
+class Launch:
+    """Maintains the cluster's state file from the first step on. `say` shows the step to whoever waits."""
+
+    def __init__(
+        self, options: LaunchOptions, store: StateStore, environment: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._config = with_ports(options.config)
+        self._store = store
+        self._environment = environment
+        self._say = say
+        self._folder = Path()
+
+    def run(self) -> ClusterState:
+        """The state of a cluster that answers.
+
+        Raises LaunchError, and ClusterExistsError, ModelStoreError and RayHeadError of the steps.
+        """
+        self._make_room()
+        self._say(f"model {self._config.cluster.model}")
+        model_dir = resolve_model(self._config.cluster.model)
+        state = self._claim()
+        try:
+            return self._start(state, model_dir)
+        except BaseException:  # Ctrl-C too
+            self._say("cleaning up")
+            tear_down(self._store.find(state.name) or state, self._store)
+            raise
+
+    def _make_room(self) -> None:
+        """The name and the ports must be free. What a crash left of this name is removed."""
+        left = self._store.find(self._options.name)
+        if left is not None and left.is_alive:
+            doing = "runs" if left.is_up else "is being started"
+            raise ClusterExistsError(
+                f"the cluster {left.name!r} {doing} already: `pdserve down --name {left.name}` ends it, "
+                "`pdserve up --name OTHER` starts one beside it"
+            )
+        if left is not None:
+            self._say(f"removing what is left of an earlier {left.name!r}")
+            tear_down(left, self._store)
+        for name, host, port in self._ports():
+            if not is_free(host, port):
+                raise LaunchError(f"port {port} ({name}) is taken by {self._owner(port)}")
+
+    def _owner(self, port: int) -> str:
+        for state in self._store.all():
+            if port in state.ports.values() and state.is_alive:
+                return (
+                    f"the cluster {state.name!r}: end it with `pdserve down --name {state.name}`, or set another port"
+                )
+        pid = listener(port)
+        who = "another process" if pid is None else f"process {pid} ({command_of(pid)[:80]})"
+        return f"{who}: end it, or set another port"
+
+    def _ports(self) -> list[tuple[str, str, int]]:
+        cluster, proxy = self._config.cluster, self._config.proxy
+        ports = [
+            ("cluster.controller_port", cluster.host, cluster.controller_port),
+            ("proxy.http_port", proxy.host, proxy.http_port),
+            ("proxy.grpc_port", proxy.host, proxy.grpc_port),
+        ]
+        if self._options.with_prometheus:
+            ports.append(("prometheus.port", "127.0.0.1", self._config.prometheus.port))
+        return ports
+
+    def _claim(self) -> ClusterState:
+        self._folder = make_folder()
+        state = ClusterState(
+            name=self._options.name,
+            mark=secrets.token_hex(8),
+            folder=str(self._folder),
+            model=self._config.cluster.model_name,
+            config=str(self._options.config_file),
+            host=reachable(self._config.proxy.host),
+            controller_address=join_host_port(self._config.cluster.host, self._config.cluster.controller_port),
+            controller_port=self._config.cluster.controller_port,
+            grpc_port=self._config.proxy.grpc_port,
+            http_port=self._config.proxy.http_port,
+            prometheus_port=self._config.prometheus.port if self._options.with_prometheus else None,
+            shutdown_timeout_s=self._proxy_spec(Path()).stop_timeout_s + 20.0,
+            started_at=time(),
+            launcher=reference(os.getpid()),
+        )
+        try:
+            self._store.claim(state)
+        except ClusterExistsError:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        return state
+
+    def _start(self, state: ClusterState, model_dir: Path) -> ClusterState:
+        self._say("starting Ray")
+        head = RayHead(self._folder, {**self._environment, CLUSTER_VARIABLE: state.mark})
+        process, ray_address = head.start()
+        state = self._store.update(state, head=process, ray_address=ray_address)
+        self._say("starting the controller")
+        self._start_controller(head, ray_address, model_dir)
+        if self._options.with_prometheus:
+            state = self._store.update(state, prometheus=start_prometheus(state, head.environment))
+        with ControlClient(state.controller_address) as client:
+            self._wait_for_workers(client, state)
+            self._say("waiting for a first generation")
+            self._wait_for_proxy(client, state)
+        self._generate_once(state)
+        return self._store.update(state, is_up=True)
+
+    def _start_controller(self, head: RayHead, ray_address: str, model_dir: Path) -> None:
+        settings = ControllerSettings(
+            spec=self._config.cluster,
+            model_dir=str(model_dir),
+            proxy=self._proxy_spec(model_dir),
+            log_dir=str(self._folder / "logs"),
+            state_dir=str(self._folder),
+        )
+        file = self._folder / "controller.json"
+        write_settings(file, ray_address, settings)
+        command = [sys.executable, "-m", "deploy.start_controller", str(file)]
+        try:
+            done = subprocess.run(
+                command, env=head.environment, capture_output=True, text=True, timeout=CONTROLLER_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LaunchError(f"the controller did not start within {CONTROLLER_TIMEOUT_S:g} s") from error
+        if done.returncode != 0:
+            said = last_lines(self._folder / "logs" / "controller.log", NUM_LOG_LINES)
+            raise LaunchError("\n".join(part for part in (done.stderr.strip(), said) if part))
+
+    def _proxy_spec(self, model_dir: Path) -> ProxySpec:
+        cluster, proxy = self._config.cluster, self._config.proxy
+        host = reachable(proxy.host)
+        command = [
+            sys.executable, "-m", "proxy",
+            "--controller", join_host_port(cluster.host, cluster.controller_port),
+            "--model-dir", str(model_dir),
+            "--model-name", cluster.model_name,
+            *to_arguments(proxy),
+        ]  # fmt: skip
+        if cluster.engine.max_model_len is not None:
+            command += ["--max-model-len", str(cluster.engine.max_model_len)]
+        return ProxySpec(
+            command=tuple(command),
+            grpc_address=join_host_port(host, proxy.grpc_port),
+            http_address=join_host_port(host, proxy.http_port),
+            stop_timeout_s=proxy.drain_timeout_s + PROXY_STOP_MARGIN_S,
+        )
+
+    def _wait_for_workers(self, client: ControlClient, state: ClusterState) -> None:
+        wanted = self._config.cluster.desired
+        try:
+            for _ in client.changes(self._config.cluster.start_timeout_s):
+                workers = client.list_workers().workers
+                states = {info.member.worker: info.member.state for info in workers}
+                for info in workers:
+                    if info.member.state == control_pb2.WORKER_FAILED:
+                        raise LaunchError(self._last_words(state, info.member.worker, info.last_error))
+                num_ready = list(states.values()).count(control_pb2.WORKER_READY)
+                self._say(f"starting workers: {num_ready} of {sum(wanted.values())} ready")
+                if num_ready >= sum(wanted[role] for role in ROLE_NAMES):
+                    return
+        except ControllerUnreachableError as error:
+            raise LaunchError(self._last_words(state, "controller", str(error))) from error
+        raise LaunchError(f"the workers did not start within {self._config.cluster.start_timeout_s:g} s")
+
+    def _wait_for_proxy(self, client: ControlClient, state: ClusterState) -> None:
+        deadline = monotonic() + PROXY_TIMEOUT_S
+        while not _is_ready(state.http_url):
+            info = client.server_info()
+            if info.num_proxy_restarts >= MOST_PROXY_STARTS or monotonic() > deadline:
+                error = info.proxy_last_error or f"the proxy was not ready within {PROXY_TIMEOUT_S:g} s"
+                raise LaunchError(self._last_words(state, "proxy", error))
+            sleep(POLL_S)
+
+    def _generate_once(self, state: ClusterState) -> None:
+        request = text_request("Hello", max_tokens=2, temperature=0.0)
+        try:
+            for _ in Generation(state.grpc_address, request, FIRST_GENERATION_TIMEOUT_S):
+                pass
+        except GenerationFailedError as error:
+            raise LaunchError(self._last_words(state, "proxy", f"the first generation failed: {error}")) from error
+
+    def _last_words(self, state: ClusterState, process: str, error: str) -> str:
+        lines = last_lines(state.log_dir / f"{process}.log", NUM_LOG_LINES)
+        return f"{process} could not start: {error}\nthe last lines of its log:\n{lines}"
+
+
+def with_ports(config: DeployConfig) -> DeployConfig:
+    """A proxy port of 0 becomes a free one."""
+    proxy = config.proxy
+    wanted = [name for name in ("grpc_port", "http_port") if getattr(proxy, name) == 0]
+    found = dict(zip(wanted, free_ports(proxy.host, len(wanted)), strict=True))
+    return config.model_copy(update={"proxy": ProxyConfig.model_validate({**proxy.model_dump(), **found})})
+
+
+def make_folder() -> Path:
+    """A new one, its path short: Ray puts sockets below it, and their paths may have 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="pdserve-"))
+    if len(str(folder)) > 40:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="pdserve-", dir="/tmp"))
+    return folder
+
+
+def reachable(host: str) -> str:
+    """The address by which this machine reaches a server bound to `host`."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}[host] if host in WILDCARDS else host
+
+
+def _is_ready(http_url: str) -> bool:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{http_url}/ready", timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,44 @@
+"""One cluster ended: what runs may finish, then every process, file and state of it goes.
+
+Each step has a deadline and the next is taken whatever came of it; it may be called twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+from time import monotonic
+
+from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
+from deploy.control_client import ControlClient, ControllerUnreachableError
+from deploy.processes import marked
+from deploy.ray_head import STOP_TIMEOUT_S
+
+LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node is gone
+
+
+def tear_down(state: ClusterState, store: StateStore) -> None:
+    if state.head is not None and state.head.is_alive:
+        _shut_down(state)
+        state.head.stop(STOP_TIMEOUT_S)
+    if state.prometheus is not None:
+        state.prometheus.stop(STOP_TIMEOUT_S)
+    _end_leftovers(state)
+    shutil.rmtree(state.folder, ignore_errors=True)
+    store.forget(state.name)
+
+
+def _shut_down(state: ClusterState) -> None:
+    """Asks the controller; one that does not answer is ended with the rest."""
+    with ControlClient(state.controller_address) as client:
+        try:
+            client.shut_down(state.shutdown_timeout_s)
+        except ControllerUnreachableError:
+            return
+
+
+def _end_leftovers(state: ClusterState) -> None:
+    """Every process that carries the cluster's mark, however it was started."""
+    deadline = monotonic() + LEFTOVER_TIMEOUT_S
+    for process in marked(CLUSTER_VARIABLE, state.mark):
+        process.wait(max(0.0, deadline - monotonic()))
+        process.stop(LEFTOVER_TIMEOUT_S)
