@@ -81,7 +81,9 @@ def choose_attention(layout: KVLayout, num_heads: int, device: str, num_threads:
     if device != "cpu" or layout.dtype != "float32":
         return torch_attention
     if layout.head_dim % LANES or layout.head_dim > MAX_HEAD_DIM or group > MAX_GROUP:
-        logger.info("head_dim %d is not one of the native attention's: torch's is used", layout.head_dim)
+        logger.info(
+            "the native attention takes no heads of %d in groups of %d: torch's is used", layout.head_dim, group
+        )
         return torch_attention
     try:
         return CpuAttention(load_native_library(SOURCE, cache_dir), num_threads)

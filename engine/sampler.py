@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.request import SamplingParams
 
 GREEDY_BELOW = 1e-5  # a temperature under this is greedy: the quotient would leave float32
-FIRST_CANDIDATES = 256  # top_p alone seldom keeps more; looked at before all tokens are sorted
+FEW_CANDIDATES = (256, 4096)  # top_p alone seldom keeps more; looked at before all tokens are sorted
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
@@ -63,9 +63,11 @@ def _keep_top(probabilities: Tensor, params: SamplingParams) -> None:
     top_k = min(params.top_k or size, size)
     if top_k == size and params.top_p >= 1:
         return
-    values, token_ids = probabilities.topk(min(top_k, FIRST_CANDIDATES))
-    if top_k > FIRST_CANDIDATES and (top_k < size or float(values.sum()) < params.top_p):
-        values, token_ids = probabilities.topk(top_k)
+    few = [count for count in FEW_CANDIDATES if count < size] if top_k == size else []
+    for count in [*few, top_k]:
+        values, token_ids = probabilities.topk(count)
+        if float(values.sum()) >= params.top_p:
+            break
     if params.top_p < 1:
         total = values.sum() if top_k < size else 1.0
         before = values.cumsum(dim=0) - values  # mass of the likelier ones
