@@ -10,7 +10,7 @@ import torch
 from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
 from engine.fake_runner import MODEL_TYPE, load_fake_runner
-from engine.model_config import ModelConfig, model_fingerprint
+from engine.model_config import ModelConfig, UnsupportedModelError, model_fingerprint
 from engine.torch_runner import load_torch_runner
 
 
@@ -21,7 +21,11 @@ def build_engine(folder: Path, config: EngineConfig) -> Engine:
         fake, info = load_fake_runner(folder, config)
         return Engine(config, info, fake, fake.cache)
     model = ModelConfig.from_folder(folder)
+    max_model_len = config.max_model_len or model.max_model_len
+    if max_model_len > model.max_model_len:
+        raise UnsupportedModelError(
+            f"max_model_len ({max_model_len}) is above the model's own context ({model.max_model_len}): lower it"
+        )
     runner = load_torch_runner(folder, config)
-    max_model_len = min(model.max_model_len, config.max_model_len or model.max_model_len)
     info = ModelInfo(model_fingerprint(folder), max_model_len, model.vocab_size, frozenset(model.eos_token_ids))
     return Engine(config, info, runner, runner.cache)
