@@ -64,8 +64,8 @@ class LeaseTable:
             raise HandoffError(FailureReason.GONE, f"session {ticket} has ended")
         if session.prompt is not None:
             return  # told twice
-        prompt = Prompt.of(request, self._engine)
         try:
+            prompt = Prompt.of(request, self._engine)
             self._engine.add(request)
         except Exception as error:
             self._end(session, FailureReason.PREFILL_FAILED, str(error), now)

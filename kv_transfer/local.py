@@ -33,7 +33,8 @@ class LocalTransport:
         self._network = network
         self._connected: set[str] = set()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-transport")
-        self._faults: deque[str] = deque()
+        self._faults: deque[str | None] = deque()
+        self._closed = False
         self._stalling = False
         self._stalled: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
@@ -45,11 +46,13 @@ class LocalTransport:
 
     def connect(self, peer: str, metadata: bytes) -> Future[None]:
         connected: Future[None] = Future()
-        if peer in self._network.caches:
+        if self._closed:
+            connected.set_exception(TransferFailed("the transport is closed"))
+        elif peer not in self._network.caches:
+            connected.set_exception(TransferFailed(f"no worker {peer} in this process"))
+        else:
             self._connected.add(peer)
             connected.set_result(None)
-        else:
-            connected.set_exception(TransferFailed(f"no worker {peer} in this process"))
         return connected
 
     def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
@@ -62,7 +65,9 @@ class LocalTransport:
             def run() -> None:
                 self._copy(peer, blocks, slot, read, fault)
 
-            if self._stalling:
+            if self._closed:
+                read.set_exception(TransferFailed("the transport is closed"))
+            elif self._stalling:
                 self._stalled.append(run)
             else:
                 self._thread.submit(run)
@@ -75,18 +80,30 @@ class LocalTransport:
         """A copy needs nobody else's help."""
 
     def close(self, timeout_s: float = 5.0) -> None:
+        with self._lock:
+            self._closed = True
         self._network.caches.pop(self._incarnation, None)
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.shutdown(wait=True)
 
     def fail_next(self, message: str = "the link broke") -> None:
-        """The next read ends with TransferFailed."""
+        """The next read that has no fate yet ends with TransferFailed."""
         with self._lock:
             self._faults.append(message)
+
+    def pass_next(self) -> None:
+        """The next read that has no fate yet succeeds."""
+        with self._lock:
+            self._faults.append(None)
 
     def stall(self) -> None:
         """From now on reads do not end, until `resume`."""
         with self._lock:
             self._stalling = True
+
+    def stop_stalling(self) -> None:
+        """New reads run; the stalled ones wait for `resume`."""
+        with self._lock:
+            self._stalling = False
 
     def resume(self) -> None:
         """The stalled reads happen now, with what the peer's blocks hold now."""
@@ -97,10 +114,14 @@ class LocalTransport:
 
     def _copy(self, peer: str, blocks: Sequence[int], slot: Slot, read: Future[None], fault: str | None) -> None:
         cache = self._network.caches.get(peer) if peer in self._connected else None
-        if fault is not None or cache is None:
-            read.set_exception(TransferFailed(fault or f"peer {peer} is not connected"))
-            return
-        source = cache.as_bytes()
-        for i, block in enumerate(blocks):
-            slot.memory[i * cache.block_bytes : (i + 1) * cache.block_bytes].copy_(source[block])
-        read.set_result(None)
+        if fault is not None:
+            read.set_exception(TransferFailed(fault))
+        elif cache is None:
+            read.set_exception(TransferFailed(f"{peer} is not connected"))
+        elif not all(0 <= block < cache.num_blocks for block in blocks):
+            read.set_exception(TransferFailed(f"{peer} has no blocks {list(blocks)}"))
+        else:
+            source = cache.as_bytes()
+            for i, block in enumerate(blocks):
+                slot.memory[i * cache.block_bytes : (i + 1) * cache.block_bytes].copy_(source[block])
+            read.set_result(None)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from engine.engine_thread import EngineThread
+from engine.errors import EngineStopped
 from engine.request import Request
 from kv_transfer.lease import LeaseTable
 from kv_transfer.messages import (
@@ -25,6 +26,7 @@ from kv_transfer.messages import (
     Ticket,
     Verdict,
 )
+from kv_transfer.peer import PeerUnavailable
 
 T = TypeVar("T")
 
@@ -89,4 +91,7 @@ class LocalPeer:
         await self._call(lambda now: self._leases.close(ticket, now))
 
     async def _call(self, command: Callable[[float], T]) -> T:
-        return await asyncio.wrap_future(self._engine.call(lambda _: command(self._clock())))
+        try:
+            return await asyncio.wrap_future(self._engine.call(lambda _: command(self._clock())))
+        except EngineStopped as error:
+            raise PeerUnavailable(f"{self._info.incarnation}: {error}") from error

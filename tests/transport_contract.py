@@ -1,0 +1,106 @@
+"""What every transport must do. A test class inherits it and says how to make a pair of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pytest
+import torch
+
+from engine.kv_cache import KVCache, KVLayout
+from kv_transfer.config import TransferConfig
+from kv_transfer.staging import Slot, StagingRing
+from kv_transfer.transport import TransferFailed, Transport
+
+LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
+NUM_BLOCKS = 16
+WAIT_S = 5.0
+
+
+@dataclass(slots=True)
+class End:
+    """One worker's part: its cache, whose block i is filled with i + 1, its ring and its transport."""
+
+    incarnation: str
+    cache: KVCache
+    ring: StagingRing
+    transport: Transport
+
+    def slot(self, index: int = 0) -> Slot:
+        return Slot(index, self.ring.memory[index])
+
+
+class MakeTransport(Protocol):
+    def __call__(self, incarnation: str, cache: KVCache, ring: StagingRing) -> Transport: ...
+
+
+def make_end(incarnation: str, make: MakeTransport) -> End:
+    cache = KVCache(LAYOUT, NUM_BLOCKS)
+    cache.as_bytes()[:] = torch.arange(1, NUM_BLOCKS + 1, dtype=torch.uint8)[:, None]
+    config = TransferConfig(staging_slots=2, staging_slot_bytes=4 * LAYOUT.block_bytes + 1)
+    ring = StagingRing(config, LAYOUT.block_bytes, "cpu", lambda _: None)
+    return End(incarnation, cache, ring, make(incarnation, cache, ring))
+
+
+class TransportContract:
+    """Needs the fixtures `source` and `reader`, two ends that can reach each other."""
+
+    @pytest.fixture
+    def connected(self, source: End, reader: End) -> End:
+        source.transport.keep_awake(True)
+        reader.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+        return reader
+
+    def test_blocks_arrive_side_by_side_in_the_order_asked(self, source: End, connected: End) -> None:
+        slot = connected.slot(1)
+        connected.transport.read(source.incarnation, [5, 2, 9], slot).result(WAIT_S)
+        arrived = slot.memory[: 3 * LAYOUT.block_bytes].view(3, -1)
+        assert arrived.equal(source.cache.as_bytes()[[5, 2, 9]])
+
+    def test_a_read_touches_nothing_else(self, source: End, connected: End) -> None:
+        connected.ring.memory.fill_(77)
+        cache = connected.cache.tensor.clone()
+        connected.transport.read(source.incarnation, [5], connected.slot(1)).result(WAIT_S)
+        assert bool((connected.ring.memory[0] == 77).all())
+        assert bool((connected.ring.memory[1, LAYOUT.block_bytes :] == 77).all())
+        assert connected.cache.tensor.equal(cache)
+
+    def test_a_read_sees_what_the_source_holds_when_it_runs(self, source: End, connected: End) -> None:
+        connected.transport.read(source.incarnation, [3], connected.slot()).result(WAIT_S)
+        source.cache.as_bytes()[3] = 99
+        connected.transport.read(source.incarnation, [3], connected.slot()).result(WAIT_S)
+        assert bool((connected.slot().memory[: LAYOUT.block_bytes] == 99).all())
+
+    def test_many_reads_may_be_open_at_once(self, source: End, connected: End) -> None:
+        reads = [connected.transport.read(source.incarnation, [i], connected.slot(i % 2)) for i in range(NUM_BLOCKS)]
+        for read in reads:
+            read.result(WAIT_S)
+
+    def test_connecting_twice_is_connecting_once(self, source: End, connected: End) -> None:
+        connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+        connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
+
+    def test_a_read_from_a_stranger_fails(self, reader: End) -> None:
+        with pytest.raises(TransferFailed, match="stranger"):
+            reader.transport.read("stranger", [1], reader.slot()).result(WAIT_S)
+
+    def test_a_forgotten_peer_can_be_connected_again(self, source: End, connected: End) -> None:
+        connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
+        connected.transport.forget(source.incarnation)
+        with pytest.raises(TransferFailed, match="not connected"):
+            connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
+        connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+        connected.transport.read(source.incarnation, [4], connected.slot()).result(WAIT_S)
+        assert int(connected.slot().memory[0]) == 5
+
+    def test_a_block_that_does_not_exist_fails(self, source: End, connected: End) -> None:
+        with pytest.raises(TransferFailed, match="no blocks"):
+            connected.transport.read(source.incarnation, [NUM_BLOCKS], connected.slot()).result(WAIT_S)
+
+    def test_nothing_is_accepted_after_closing(self, source: End, connected: End) -> None:
+        connected.transport.close()
+        with pytest.raises(TransferFailed, match="closed"):
+            connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
+        with pytest.raises(TransferFailed, match="closed"):
+            connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)

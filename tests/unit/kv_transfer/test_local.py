@@ -1,0 +1,63 @@
+"""The transport within one process, and the faults that it can be told to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kv_transfer.local import LocalNetwork, LocalTransport
+from kv_transfer.transport import TransferFailed
+from tests.transport_contract import WAIT_S, End, TransportContract, make_end
+
+NewEnd = Callable[[str], End]
+
+
+@pytest.fixture
+def new_end() -> Iterator[NewEnd]:
+    network = LocalNetwork()
+    ends: list[End] = []
+
+    def make(incarnation: str) -> End:
+        ends.append(make_end(incarnation, lambda name, cache, ring: LocalTransport(name, cache, network)))
+        return ends[-1]
+
+    yield make
+    for end in ends:
+        end.transport.close()
+
+
+@pytest.fixture
+def source(new_end: NewEnd) -> End:
+    return new_end("P")
+
+
+@pytest.fixture
+def reader(new_end: NewEnd) -> End:
+    return new_end("D")
+
+
+class TestLocalTransport(TransportContract):
+    def test_a_peer_that_closed_can_no_longer_be_read(self, source: End, connected: End) -> None:
+        source.transport.close()
+        with pytest.raises(TransferFailed):
+            connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+
+    def test_the_next_read_can_be_made_to_fail(self, source: End, connected: End) -> None:
+        assert isinstance(connected.transport, LocalTransport)
+        connected.transport.pass_next()
+        connected.transport.fail_next("cut")
+        connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+        with pytest.raises(TransferFailed, match="cut"):
+            connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+        connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+
+    def test_a_stalled_read_happens_late(self, source: End, connected: End) -> None:
+        assert isinstance(connected.transport, LocalTransport)
+        connected.transport.stall()
+        read = connected.transport.read("P", [1], connected.slot())
+        assert not read.done()
+        source.cache.as_bytes()[1] = 99
+        connected.transport.resume()
+        read.result(WAIT_S)
+        assert int(connected.slot().memory[0]) == 99
