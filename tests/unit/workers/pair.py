@@ -119,7 +119,7 @@ class Pair:
 
     def __init__(self, engine: EngineConfig | None = None, config: TransferConfig | None = None) -> None:
         self.engine_config = engine or EngineConfig(block_size=4, num_blocks=64, prefill_chunk_size=8)
-        self.config = config or TransferConfig(staging_slots=4, staging_slot_bytes=1024)
+        self.config = config or TransferConfig(staging_slots=4, staging_slot_bytes=256)  # a block
 
     async def __aenter__(self) -> Pair:
         network = LocalNetwork()
