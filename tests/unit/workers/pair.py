@@ -110,7 +110,7 @@ class Side:
             return counts.used == counts.leased == 0 and not engine.requests
 
         async with asyncio.timeout(10):
-            while not await asyncio.wrap_future(self.engine.call(idle)) or self.ring.counts().busy:
+            while not await asyncio.wrap_future(self.engine.call(idle)) or self.ring.counts().busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
