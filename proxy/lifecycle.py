@@ -51,7 +51,6 @@ class Lifecycle:
         dispatcher: Dispatcher,
         metrics: ProxyMetrics,
         on_end: Callable[[Lifecycle], None],
-        cut_off: Callable[[], object],
     ) -> None:
         self.job = job
         self.phase = Phase.QUEUED
@@ -64,7 +63,6 @@ class Lifecycle:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._on_end = on_end
-        self._cut_off = cut_off  # ends the client's task, which may be stuck in a write
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(config.max_attempts, config.max_handoff_attempts)
         self._accepted: list[int] = []
@@ -194,7 +192,6 @@ class Lifecycle:
         except SlowClient:
             limit = self._config.max_buffered_tokens
             self.cancel(f"the client reads too slowly: over {limit} tokens (max_buffered_tokens) were waiting for it")
-            self._cut_off()
             return
         if piece.finish_reason is not None:
             self._finish(piece, worker_is_done=bool(tokens.finish_reason))

@@ -80,10 +80,7 @@ class GenerationService:
         return self._pool.is_ready and not self.is_draining
 
     async def submit(self, request: GenerationRequest) -> Lifecycle:
-        """Admits the request; its events come from the `Lifecycle`. Raises ApiError.
-
-        The calling task is the client's: it is cancelled when the client reads so slowly that it must be cut off.
-        """
+        """Admits the request; its events come from the `Lifecycle`. Raises ApiError."""
         try:
             return await self._admit(request)
         except ApiError as error:
@@ -198,9 +195,7 @@ class GenerationService:
             timeout_s=longest_s if request.timeout_s is None else min(request.timeout_s, longest_s),
         )
         output = TextOutput(self.model.tokenizer.detokenizer(ids), StopStrings(request.sampling.stop))
-        client = asyncio.current_task()
-        assert client is not None
-        return Lifecycle(job, output, self._config, self._dispatcher, self.metrics, self._on_end, client.cancel)
+        return Lifecycle(job, output, self._config, self._dispatcher, self.metrics, self._on_end)
 
     def _on_end(self, lifecycle: Lifecycle) -> None:
         self._forget(lifecycle.job.request_id)

@@ -85,15 +85,17 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
             role=self.role,
             role_epoch=self.role_epoch,
         )
+        outbox = self._outbox = asyncio.Queue()
         yield event(welcome=welcome)
         yield event(load=self.load)
-        outbox = self._outbox = asyncio.Queue()
         reader = asyncio.create_task(self._read(requests))
         try:
             while (message := await outbox.get()) is not None:
                 yield event(**message)
         finally:
             reader.cancel()
+            if self._outbox is outbox:
+                self._outbox = None
 
     def tell(self, **message: Any) -> None:
         """Sends one event; the stream is up, or the test is wrong."""
@@ -109,6 +111,12 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         for name, value in load.items():
             setattr(self.load, name, value)
         self.tell(load=self.load)
+
+    def report_often(self, interval_s: float) -> None:
+        """The heartbeat of a living worker, until the stream ends."""
+        if self._outbox is not None:
+            self.report()
+            asyncio.get_running_loop().call_later(interval_s, self.report_often, interval_s)
 
     def say(
         self,
@@ -145,6 +153,16 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         self.tell(
             failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
         )
+
+    def answer(self, text: bytes, *, size: int = 2, finish: str = "length") -> None:
+        """From now on every request gets this text, `size` tokens at a time."""
+
+        def speak(start: worker_pb2.StartDecode) -> None:
+            for index in range(0, len(text), size):
+                is_last = index + size >= len(text)
+                self.say(start, text[index : index + size], index=index, finish=finish if is_last else "")
+
+        self.on_start = speak
 
     async def next_start(self) -> Any:
         async with asyncio.timeout(PATIENCE_S):

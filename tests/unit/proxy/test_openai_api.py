@@ -1,0 +1,249 @@
+"""OpenAI's request bodies: what is read, what is refused, and that the refusal names the field."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy import prompt as prompts
+from proxy import sampling as samplings
+from proxy.errors import ApiError, ErrorCode
+from proxy.model import ServedModel
+from proxy.openai_api import ChatBody, CompletionBody, parse
+from proxy.prompt import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from proxy.sampling import Sampling
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def body(**fields: object) -> bytes:
+    return json.dumps({"prompt": "hi", **fields}).encode()
+
+
+def chat(**fields: object) -> bytes:
+    return json.dumps({"messages": HI, **fields}).encode()
+
+
+def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: ServedModel) -> None:
+    """All that is checked before anything runs."""
+    parsed = parse(raw, kind)
+    samplings.check(parsed.sampling(), model.vocab_size)
+    prompt = parsed.to_prompt()
+    prompts.check(prompt, model)
+    prompts.check_room(len(prompts.to_ids(prompt, model)), model)
+
+
+def test_every_supported_field_is_read() -> None:
+    raw = chat(
+        model="m",
+        max_completion_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        seed=-1,
+        stop="x",
+        stop_token_ids=[1],
+        ignore_eos=True,
+        stream=True,
+        stream_options={"include_usage": True},
+        user="me",
+    )
+    parsed = parse(raw, ChatBody)
+    expected = Sampling(5, 0.5, 0.9, 3, -1, (1,), True, ("x",))
+    assert (parsed.sampling(), parsed.streams, parsed.wants_usage) == (expected, True, True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", TextPrompt("hi")),
+        (["hi"], TextPrompt("hi")),
+        ([1, 2], TokenPrompt((1, 2))),
+        ([[1, 2]], TokenPrompt((1, 2))),
+    ],
+)
+def test_a_prompt_comes_in_four_forms(prompt: object, expected: object) -> None:
+    assert parse(body(prompt=prompt), CompletionBody).to_prompt() == expected
+
+
+def test_chat_content_may_be_text_parts_and_the_developer_is_the_system() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "developer", "content": "d"}, {"role": "user", "content": parts}]
+    expected = ChatPrompt((ChatMessage("system", "d"), ChatMessage("user", "a\nb")))
+    assert parse(chat(messages=messages), ChatBody).to_prompt() == expected
+
+
+def test_fields_that_ask_for_nothing_are_accepted() -> None:
+    neutral = {
+        "n": 1,
+        "logprobs": False,
+        "top_logprobs": 0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "service_tier": "auto",
+        "min_p": 0,
+        "echo": False,
+        "best_of": None,
+        "suffix": None,
+        "audio": None,
+    }
+    parse(chat(**neutral), ChatBody)
+    spoken: dict[str, object] = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None, "annotations": []}
+    parse(chat(messages=[*HI, spoken]), ChatBody).to_prompt()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("n", True),
+        ("best_of", 2),
+        ("logprobs", 0),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("presence_penalty", 0.1),
+        ("frequency_penalty", -1),
+        ("repetition_penalty", 1.2),
+        ("logit_bias", {"5": 1}),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("echo", True),
+        ("suffix", "end"),
+        ("min_p", 0.1),
+        ("min_tokens", 2),
+        ("include_stop_str_in_output", True),
+        ("no_such_field", 1),
+        ("no_such_field", None),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ApiError, match=f"^{field}: ") as failure:
+        parse(body(**{field: value}), CompletionBody)
+    assert (failure.value.code, failure.value.param) == (ErrorCode.INVALID_ARGUMENT, field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "limit"),
+    [
+        ("temperature", -0.1, "0 to 2"),
+        ("temperature", 2.1, "0 to 2"),
+        ("temperature", "0.5", "number"),
+        ("temperature", True, "number"),
+        ("top_p", -1, "0 to 1"),
+        ("top_p", 1.01, "0 to 1"),
+        ("top_k", -2, "-1 or 0"),
+        ("top_k", 1.5, "integer"),
+        ("top_k", 2**31, str(2**31 - 1)),
+        ("max_tokens", 0, "at least 1"),
+        ("max_tokens", -5, "at least 1"),
+        ("max_tokens", "many", "integer"),
+        ("seed", 2**64, "64 bits"),
+        ("seed", 1.5, "integer"),
+        ("stop", "", "1 to 1024"),
+        ("stop", ["a"] * 17, "at most 16"),
+        ("stop", ["x" * 1025], "1 to 1024"),
+        ("stop", 5, "array"),
+        ("stop_token_ids", [257], "vocabulary of 257"),
+        ("stop_token_ids", [-1], "vocabulary of 257"),
+        ("stop_token_ids", [1.5], "integer"),
+        ("stop_token_ids", [1] * 257, "at most 256"),
+        ("stream", "yes", "boolean"),
+        ("stream_options", {"include_usage": True}, "stream: true"),
+        ("prompt", "", "empty"),
+        ("prompt", [], "empty"),
+        ("prompt", [""], "empty"),
+        ("prompt", [[]], "empty"),
+        ("prompt", None, "string"),
+        ("prompt", ["a", "b"], "list of 2 prompts"),
+        ("prompt", [1, "a"], "whole numbers"),
+        ("prompt", [1, True], "whole numbers"),
+        ("prompt", [257], "vocabulary of 257"),
+        ("prompt", {"text": "x"}, "string"),
+        ("prompt", "x" * 512, "512 tokens.*context is 512"),
+        ("prompt", [1] * 600, "600 tokens.*context is 512"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_name_and_its_limit(
+    model: ServedModel, field: str, value: object, limit: str
+) -> None:
+    with pytest.raises(ApiError, match=f"^{field}.*{limit}") as failure:
+        admit(body(**{field: value}), CompletionBody, model)
+    assert failure.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "top_k", "max_tokens", "seed", "presence_penalty", "min_p"])
+def test_numbers_that_are_none_are_refused(model: ServedModel, field: str, number: bytes) -> None:
+    with pytest.raises(ApiError) as failure:
+        admit(b'{"prompt": "hi", "%s": %s}' % (field.encode(), number), CompletionBody, model)
+    assert failure.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        (None, "messages"),
+        ("hi", "messages"),
+        ([{"role": "user"}], "messages.0.content"),
+        ([{"role": "user", "content": None}], "messages.0.content"),
+        ([{"role": "user", "content": 5}], "messages.0.content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages.0.content"),
+        ([{"role": "tool", "content": "x"}], "messages.0.role"),
+        ([{"content": "x"}], "messages.0.role"),
+        ([*HI, {"role": "user", "content": "x", "name": "bob"}], "messages.1.name"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages.0.tool_calls"),
+    ],
+)
+def test_a_bad_message_is_named_by_its_place(model: ServedModel, messages: object, param: str) -> None:
+    with pytest.raises(ApiError) as failure:
+        admit(chat(messages=messages), ChatBody, model)
+    assert (failure.value.code, failure.value.param) == (ErrorCode.INVALID_ARGUMENT, param)
+
+
+@pytest.mark.parametrize("content", ["", " \n", "\0", "\ufeff", "\u200f\u200e", "a" + "\u0301" * 200])
+def test_odd_but_valid_texts_are_accepted(model: ServedModel, content: str) -> None:
+    admit(chat(messages=[{"role": "user", "content": content}]), ChatBody, model)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "\\udc00 x"}',
+        b'{"prompt": "x", "stop": "\\ud83d"}',
+        b'{"prompt": "x", "model": "\\ud800"}',
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": "x", "\\ud800": 1}',
+        b"\xef\xbb\xbf{",
+        b'{"prompt": ' + b"[" * 5000,
+    ],
+)
+def test_what_is_not_json_of_characters_is_refused(raw: bytes) -> None:
+    with pytest.raises(ApiError) as failure:
+        parse(raw, CompletionBody)
+    assert failure.value.code is ErrorCode.INVALID_ARGUMENT
+    failure.value.message.encode()  # no half characters go back
+
+
+@pytest.mark.parametrize("value", [None, 1, 2, 10**6])
+def test_both_names_of_the_limit_mean_the_same(value: int | None) -> None:
+    assert parse(chat(max_completion_tokens=value), ChatBody).sampling().max_tokens == value
+    assert parse(chat(max_tokens=value), ChatBody).sampling().max_tokens == value
+
+
+def test_the_two_names_of_the_limit_must_agree() -> None:
+    with pytest.raises(ApiError, match="max_completion_tokens"):
+        parse(chat(max_tokens=3, max_completion_tokens=4), ChatBody).sampling()
+    with pytest.raises(ApiError, match="at least 1"):
+        parse(chat(max_completion_tokens=0), ChatBody).sampling()
