@@ -50,8 +50,14 @@ def check(sampling: Sampling, vocab_size: int) -> None:
 def resolve(sampling: Sampling, eos_token_ids: frozenset[int], room: int) -> worker_pb2.SamplingParams:
     """What a worker is told. A missing seed is drawn here, once, so that every attempt has the same.
 
-    `room`: tokens that the context still holds; `max_tokens` is a limit, and where the context ends first, that counts.
+    `room`: tokens that the context still holds after the prompt. Raises ApiError when `max_tokens` is more than that.
     """
+    if sampling.max_tokens is not None and sampling.max_tokens > room:
+        raise invalid(
+            "max_tokens",
+            f"{sampling.max_tokens} do not fit: after this prompt the context holds {room} more tokens",
+            "context_length_exceeded",
+        )
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
     top_k = max(sampling.top_k or 0, 0)
@@ -60,7 +66,7 @@ def resolve(sampling: Sampling, eos_token_ids: frozenset[int], room: int) -> wor
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64
     stop_ids = set(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else eos_token_ids)
     return worker_pb2.SamplingParams(
-        max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+        max_tokens=sampling.max_tokens or room,
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=top_p,
         top_k=top_k,

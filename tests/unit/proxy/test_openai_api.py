@@ -93,7 +93,8 @@ def test_fields_that_ask_for_nothing_are_accepted() -> None:
         "audio": None,
     }
     parse(chat(**neutral), ChatBody)
-    spoken: dict[str, object] = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None, "annotations": []}
+    nothing: dict[str, object] = {"refusal": None, "tool_calls": None, "annotations": []}
+    spoken = {"role": "assistant", "content": "x", **nothing}
     parse(chat(messages=[*HI, spoken]), ChatBody).to_prompt()
 
 

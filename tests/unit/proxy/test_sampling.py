@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.errors import ApiError
 from proxy.sampling import Sampling, check, resolve
 from rpc import worker_pb2
 
@@ -49,6 +50,7 @@ def test_end_of_text_is_a_stop_token_unless_it_is_to_be_ignored() -> None:
     assert list(told(stop_token_ids=(7,), ignore_eos=True).stop_token_ids) == [7]
 
 
-def test_a_limit_beyond_the_context_ends_with_it() -> None:
-    assert told(max_tokens=10**12).max_tokens == 100
-    assert told(max_tokens=3).max_tokens == 3
+def test_a_limit_beyond_the_context_is_refused_with_both_numbers() -> None:
+    assert told(max_tokens=100).max_tokens == 100
+    with pytest.raises(ApiError, match="max_tokens: 101 do not fit.* 100 more"):
+        told(max_tokens=101)
