@@ -1,0 +1,38 @@
+"""The examples run as they are, against a live cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.processes import ROOT, Processes
+
+pytestmark = pytest.mark.integration
+
+
+def run(*command: str) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_openai_example_streams_a_chat(fake_cluster: Processes) -> None:
+    out = run(sys.executable, "examples/openai_chat.py", "hi", "--url", f"{fake_cluster.http}/v1", "--max-tokens", "9")
+    text, usage = out.splitlines()
+    assert len(text) == 9
+    assert usage.endswith("9 generated]")
+
+
+def test_the_grpc_example_needs_no_generated_code(fake_cluster: Processes) -> None:
+    out = run(sys.executable, "examples/grpc_generate.py", "hi", "--address", fake_cluster.grpc, "--max-tokens", "9")
+    assert len(out.splitlines()[0]) == 9
+    assert 'decode_worker: "decode-0"' in out
+
+
+def test_the_curl_example_shows_answers_and_an_error(fake_cluster: Processes) -> None:
+    out = run("examples/curl.sh", fake_cluster.http)
+    assert "data: [DONE]" in out
+    assert "x-decode-worker: decode-0" in out
+    assert "temperature: must be from 0 to 2" in out
