@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -70,6 +71,10 @@ class ClusterState:
         return ports if self.prometheus_port is None else {**ports, "prometheus.port": self.prometheus_port}
 
 
+class ClusterNameError(ValueError):
+    """A name that no cluster can have; the message says which could."""
+
+
 class NoClusterError(LookupError):
     """No cluster of this name; the message says what to do."""
 
@@ -123,6 +128,8 @@ class StateStore:
         self._file(name).unlink(missing_ok=True)
 
     def _file(self, name: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
+            raise ClusterNameError(f"--name {name!r}: use up to 40 letters, digits, - and _")
         return self._folder / f"{name}.json"
 
 

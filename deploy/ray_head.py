@@ -69,10 +69,14 @@ class RayHead:
             )
         head = reference(process.pid)
         deadline = monotonic() + START_TIMEOUT_S
-        while monotonic() < deadline and process.poll() is None:
-            if address_file.exists() and (address := address_file.read_text().strip()):
-                return head, address
-            sleep(POLL_S)
+        try:
+            while monotonic() < deadline and process.poll() is None:
+                if address_file.exists() and (address := address_file.read_text().strip()):
+                    return head, address
+                sleep(POLL_S)
+        except KeyboardInterrupt:
+            head.stop(STOP_TIMEOUT_S)
+            raise
         head.stop(STOP_TIMEOUT_S)
         raise RayHeadError("Ray did not start; its last lines:\n" + last_lines(self._log, 20))
 
