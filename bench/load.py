@@ -1,6 +1,6 @@
 """A load of streamed completions against an OpenAI endpoint, and what clients then saw.
 
-`python -m bench.load --url http://127.0.0.1:8000 --requests 64 --concurrency 8`. Any server with `/v1/completions` will do.
+`python -m bench.load --requests 64 --concurrency 8`; `--url` takes any server that has `/v1/completions`.
 """
 
 from __future__ import annotations
