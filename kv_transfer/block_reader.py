@@ -16,6 +16,7 @@ from engine.engine import Engine
 from engine.engine_thread import EngineThread
 from engine.request import Request, RequestState
 from kv_transfer.config import TransferConfig
+from kv_transfer.ended import ended
 from kv_transfer.handoff_plan import Plan
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError
 from kv_transfer.staging import Slot, StagingRing
@@ -102,7 +103,8 @@ class BlockReader:
         read = self._transport.read(self._peer, piece.sources, slot)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(asyncio.wrap_future(read))
+                await ended(read)
+            read.result()
         except TimeoutError:
             self._ring.quarantine(slot, read)
             detail = f"{len(piece.sources)} blocks did not come from {self._peer} in {timeout_s:g} s"
@@ -119,7 +121,8 @@ class BlockReader:
         """In the engine thread, which alone may write KV blocks; the request's deadline bounds the wait for it."""
         copy: Future[None] = self._engine.call(lambda engine: self._write(engine, piece, slot))
         try:
-            await asyncio.shield(asyncio.wrap_future(copy))
+            await ended(copy)
+            copy.result()
         finally:
             if copy.done() or copy.cancel():
                 self._ring.release(slot)

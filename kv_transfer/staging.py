@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kv_transfer.config import TransferConfig
+from kv_transfer.ended import when_ended
 from kv_transfer.messages import FailureReason, HandoffError
 
 
@@ -72,15 +73,13 @@ class StagingRing:
 
     def release_after(self, slot: Slot, use: Future[Any], in_doubt_after_s: float) -> None:
         """Frees the slot once `use`, which still reads or writes it, has ended. Late, it is in doubt until then."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(in_doubt_after_s, self._quarantine, slot)
-        use.add_done_callback(lambda _: loop.call_soon_threadsafe(self._settle, slot, timer))
+        timer = asyncio.get_running_loop().call_later(in_doubt_after_s, self._quarantine, slot)
+        when_ended(use, lambda: self._settle(slot, timer))
 
     def quarantine(self, slot: Slot, use: Future[Any]) -> None:
         """The same, in doubt from now on."""
         self._quarantine(slot)
-        loop = asyncio.get_running_loop()
-        use.add_done_callback(lambda _: loop.call_soon_threadsafe(self._settle, slot, None))
+        when_ended(use, lambda: self._settle(slot, None))
 
     def counts(self) -> SlotCounts:
         free, quarantined = self._free.qsize(), len(self._quarantined)

