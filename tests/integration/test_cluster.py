@@ -1,0 +1,346 @@
+"""A whole cluster over real Ray, NIXL and gRPC, with a fake model so that workers start quickly.
+
+One cluster serves all tests but the last ones; each leaves it as it found it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
+from deploy.inference_client import Generation, text_request
+from deploy.ports import free_ports
+from deploy.processes import ProcessReference, marked, reference
+from engine.fake_runner import write_fake_model
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+COMMAND_TIMEOUT_S = 120
+CHANGE_TIMEOUT_S = 60
+PDSERVE = str(Path(sys.executable).with_name("pdserve"))
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs `pdserve` with state of its own, on ports of its own."""
+
+    folder: Path
+    ports: tuple[int, int, int]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
+
+    @property
+    def store(self) -> StateStore:
+        return StateStore(self.folder / "pdserve")
+
+    def up_arguments(self, model: Path) -> list[str]:
+        controller, grpc, http = self.ports
+        settings = [
+            f"cluster.controller_port={controller}",
+            f"proxy.grpc_port={grpc}",
+            f"proxy.http_port={http}",
+            "cluster.engine.num_blocks=128",
+            "cluster.restart.first_delay_s=0.1",
+        ]
+        arguments = ["up", "--model", str(model)]
+        for setting in settings:
+            arguments += ["--set", setting]
+        return arguments
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PDSERVE, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+
+class Cluster:
+    """The shared cluster, seen through its commands."""
+
+    def __init__(self, shell: Shell, state: ClusterState) -> None:
+        self.shell = shell
+        self.state = state
+
+    def report(self) -> dict[str, Any]:
+        done = self.shell.run("status", "--json")
+        assert done.returncode == 0, done.stderr
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        return {worker["name"]: worker for worker in self.report()["workers"]}
+
+    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first report for which it holds."""
+        deadline = time.monotonic() + CHANGE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            report = self.report()
+            if holds(report):
+                return report
+        raise AssertionError(f"not within {CHANGE_TIMEOUT_S} s; last: {json.dumps(report, indent=1)}")
+
+    def generate(self) -> tuple[str, str]:
+        """The text, and the path its KV took."""
+        generation = Generation(self.state.grpc_address, text_request("hello there", max_tokens=8, temperature=0.0), 30)
+        text = "".join(generation)
+        assert generation.finished is not None
+        return text, generation.finished.path
+
+
+def all_ready(names: set[str]) -> Callable[[dict[str, Any]], bool]:
+    return lambda report: (
+        {worker["name"] for worker in report["workers"]} == names
+        and all(worker["state"] == "ready" and worker["load"] for worker in report["workers"])
+    )
+
+
+def incarnations(report: dict[str, Any]) -> dict[str, str]:
+    return {worker["name"]: worker["incarnation"] for worker in report["workers"]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fake_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    controller, grpc, http = free_ports("127.0.0.1", 3)
+    return Shell(tmp_path_factory.mktemp("state"), (controller, grpc, http))
+
+
+@pytest.fixture(scope="module")
+def cluster(shell: Shell, model: Path) -> Iterator[Cluster]:
+    done = shell.run(*shell.up_arguments(model), "--detach")
+    assert done.returncode == 0, done.stderr
+    yield Cluster(shell, shell.store.read("default"))
+    if shell.store.find("default") is not None:
+        shell.run("down")
+
+
+def test_status_lists_workers_with_role_node_load_and_kv_use(cluster: Cluster) -> None:
+    report = cluster.until(all_ready({"prefill-0", "decode-0"}))
+    workers = {worker["name"]: worker for worker in report["workers"]}
+    assert {name: worker["role"] for name, worker in workers.items()} == {"prefill-0": "prefill", "decode-0": "decode"}
+    for worker in workers.values():
+        assert worker["node"]
+        assert worker["kv_usage"] == 0
+        assert worker["load"]["blocks"] == 128
+        assert worker["restarts"] == 0
+        assert worker["address"].startswith("127.0.0.1:")
+    assert report["desired"] == {"prefill": 1, "decode": 1, "mixed": 0}
+    assert report["proxy"]["restarts"] == 0
+    assert report["controller"]["error"] == ""
+
+
+def test_a_prompt_is_prefilled_on_one_worker_and_decoded_on_the_other(cluster: Cluster) -> None:
+    text, path = cluster.generate()
+    assert path == "p2p"
+    assert len(text) == 8
+
+
+def test_the_generate_command_prints_the_answer(cluster: Cluster) -> None:
+    done = cluster.shell.run("generate", "hello there", "--text", "--max-tokens", "8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == cluster.generate()[0]
+
+
+@pytest.mark.parametrize("killed", ["decode-0", "prefill-0"])
+def test_a_killed_worker_is_replaced_and_nothing_else_restarts(cluster: Cluster, killed: str) -> None:
+    before = cluster.until(all_ready({"prefill-0", "decode-0"}))
+    expected, _ = cluster.generate()
+    restarts = {worker["name"]: worker["restarts"] for worker in before["workers"]}
+    pid = next(worker["pid"] for worker in before["workers"] if worker["name"] == killed)
+    os.kill(pid, signal.SIGKILL)
+    after = cluster.until(
+        lambda report: (
+            all_ready({"prefill-0", "decode-0"})(report)
+            and incarnations(report)[killed] != incarnations(before)[killed]
+        )
+    )
+    other = ({"prefill-0", "decode-0"} - {killed}).pop()
+    assert incarnations(after)[other] == incarnations(before)[other]
+    assert after["controller"]["incarnation"] == before["controller"]["incarnation"]
+    assert after["proxy"]["pid"] == before["proxy"]["pid"]
+    workers = {worker["name"]: worker for worker in after["workers"]}
+    assert workers[killed]["restarts"] == restarts[killed] + 1
+    assert "its process died" in workers[killed]["last_error"]
+    assert cluster.generate()[0] == expected
+
+
+def test_a_killed_controller_adopts_the_living_workers_and_remembers_the_size(cluster: Cluster) -> None:
+    assert cluster.shell.run("scale", "decode=2").returncode == 0
+    before = cluster.until(all_ready({"prefill-0", "decode-0", "decode-1"}))
+    os.kill(before["controller"]["pid"], signal.SIGKILL)
+    assert cluster.generate()[1] == "p2p"  # the proxy serves on, with the membership it has
+    after = cluster.until(
+        lambda report: (
+            report["controller"]["error"] == ""
+            and report["controller"]["incarnation"] != before["controller"]["incarnation"]
+        )
+    )
+    assert incarnations(after) == incarnations(before)
+    assert after["desired"]["decode"] == 2
+    assert after["proxy"]["pid"] == before["proxy"]["pid"]
+    assert cluster.shell.run("scale", "decode=1").returncode == 0
+    assert set(cluster.workers()) == {"prefill-0", "decode-0"}
+
+
+def test_scaling_up_gives_a_worker_that_serves_and_scaling_down_takes_it_away(cluster: Cluster) -> None:
+    done = cluster.shell.run("scale", "prefill=2", "decode=2")
+    assert done.returncode == 0, done.stderr
+    assert "decode: 1 → 2" in done.stdout
+    names = {"prefill-0", "prefill-1", "decode-0", "decode-1"}
+    pids = [worker["pid"] for worker in cluster.until(all_ready(names))["workers"] if worker["name"].endswith("-1")]
+    leaving = [reference(pid) for pid in pids]
+    assert cluster.shell.run("scale", "prefill=1", "decode=1").returncode == 0
+    assert set(cluster.workers()) == {"prefill-0", "decode-0"}
+    assert [process.wait(10) for process in leaving] == [True, True]
+    assert cluster.generate()[1] == "p2p"
+
+
+def test_a_cluster_without_prefill_workers_still_answers(cluster: Cluster) -> None:
+    expected, _ = cluster.generate()
+    assert cluster.shell.run("scale", "prefill=0").returncode == 0
+    assert cluster.generate() == (expected, "local")
+    assert cluster.shell.run("scale", "prefill=1").returncode == 0
+    cluster.until(lambda _: cluster.generate()[1] == "p2p")
+
+
+def test_a_killed_proxy_is_started_again(cluster: Cluster) -> None:
+    before = cluster.report()["proxy"]
+    os.kill(before["pid"], signal.SIGKILL)
+    after = cluster.until(lambda report: report["proxy"]["pid"] not in (None, before["pid"]))
+    assert after["proxy"]["restarts"] == before["restarts"] + 1
+    assert "SIGKILL" in after["proxy"]["last_error"]
+    assert cluster.generate()[1] in ("p2p", "local")
+
+
+def test_the_proxy_dies_with_its_runner_and_both_come_back(cluster: Cluster) -> None:
+    proxy = reference(cluster.report()["proxy"]["pid"])
+    os.kill(_parent(proxy.pid), signal.SIGKILL)
+    assert proxy.wait(10)
+    cluster.until(lambda report: report["proxy"]["pid"] not in (None, proxy.pid))
+    assert cluster.generate()[1] in ("p2p", "local")
+
+
+def test_logs_are_shown_for_each_process(cluster: Cluster) -> None:
+    everything = cluster.shell.run("logs").stdout
+    for name in ("controller", "proxy", "decode-0", "prefill-0", "ray"):
+        assert f"==> {name} <==" in everything
+    assert "serves as decode" in cluster.shell.run("logs", "decode-0", "-n", "1000").stdout
+    unknown = cluster.shell.run("logs", "decode-9")
+    assert unknown.returncode == 1
+    assert "there is no log of 'decode-9'" in unknown.stderr
+
+
+def test_a_second_cluster_of_the_same_name_is_refused(cluster: Cluster, model: Path) -> None:
+    done = cluster.shell.run(*cluster.shell.up_arguments(model))
+    assert done.returncode == 1
+    assert "the cluster 'default' runs already" in done.stderr
+
+
+def test_a_taken_port_is_named_with_the_cluster_that_has_it(cluster: Cluster, model: Path) -> None:
+    done = cluster.shell.run(*cluster.shell.up_arguments(model), "--name", "other")
+    assert done.returncode == 1
+    assert f"port {cluster.state.controller_port} (cluster.controller_port) is taken by the cluster 'default'" in (
+        done.stderr
+    )
+    assert cluster.shell.store.find("other") is None
+
+
+def test_ray_answers_nobody_without_the_cluster_s_token(cluster: Cluster) -> None:
+    token = (Path(cluster.state.folder) / "auth_token").read_text()
+    with grpc.insecure_channel(cluster.state.ray_address) as channel:
+        is_alive: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/ray.rpc.NodeInfoGcsService/CheckAlive"
+        )
+        for metadata in ((), (("authorization", "Bearer " + "0" * 64),)):
+            with pytest.raises(grpc.RpcError) as refused:
+                is_alive(b"", metadata=metadata, timeout=10)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        is_alive(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=10)
+
+
+def test_down_leaves_no_process_file_or_shared_memory(cluster: Cluster) -> None:
+    processes = marked(CLUSTER_VARIABLE, cluster.state.mark)
+    assert len(processes) > 8
+    done = cluster.shell.run("down")
+    assert done.returncode == 0, done.stderr
+    assert_nothing_left(cluster.shell, cluster.state, processes)
+
+
+def test_down_without_a_cluster_says_so(shell: Shell) -> None:
+    done = shell.run("down", "--name", "nobody")
+    assert done.returncode == 1
+    assert "no cluster named 'nobody' runs here" in done.stderr
+
+
+def test_a_failed_launch_prints_the_worker_s_last_lines_and_leaves_nothing(shell: Shell, tmp_path: Path) -> None:
+    bad = write_fake_model(tmp_path)
+    (bad / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
+    before = _shared_memory()
+    done = shell.run(*shell.up_arguments(bad), "--set", "cluster.restart.max_failed_starts=1")
+    assert done.returncode == 1
+    assert "could not start: UnsupportedModelError" in done.stderr
+    assert "the last lines of its log:" in done.stderr
+    assert "GPT2LMHeadModel" in done.stderr
+    assert shell.store.find("default") is None
+    assert _shared_memory() <= before
+
+
+def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> None:
+    process = subprocess.Popen(
+        [PDSERVE, *shell.up_arguments(model), "--name", "foreground"],
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "Ctrl-C ends it" in line:
+            break
+    assert any("curl http://127.0.0.1:" in line for line in lines), "".join(lines)
+    state = shell.store.read("foreground")
+    processes = marked(CLUSTER_VARIABLE, state.mark)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    process.stdout.close()
+    assert_nothing_left(shell, state, processes)
+
+
+def assert_nothing_left(shell: Shell, state: ClusterState, processes: list[ProcessReference]) -> None:
+    assert [process.pid for process in processes if process.is_alive] == []
+    assert marked(CLUSTER_VARIABLE, state.mark) == []
+    assert not Path(state.folder).exists()
+    assert shell.store.find(state.name) is None
+    assert not [name for name in _shared_memory() if state.mark in name or "plasma" in name]
+
+
+def _shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def _parent(pid: int) -> int:
+    return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
