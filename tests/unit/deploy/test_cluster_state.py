@@ -1,0 +1,88 @@
+"""State files: claimed once, read back whole, forgotten."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.cluster_state import (
+    ClusterExistsError,
+    ClusterNameError,
+    ClusterState,
+    NoClusterError,
+    StateStore,
+    default_store,
+)
+from deploy.processes import ProcessReference, reference
+
+
+def state(name: str = "default") -> ClusterState:
+    return ClusterState(
+        name=name,
+        mark="abc",
+        folder="/tmp/x",
+        model="fake",
+        config="local.yaml",
+        host="::1",
+        controller_address="[::1]:8002",
+        controller_port=8002,
+        grpc_port=8001,
+        http_port=8000,
+        prometheus_port=None,
+        shutdown_timeout_s=50.0,
+        started_at=1.0,
+        launcher=reference(os.getpid()),
+    )
+
+
+def test_a_claimed_state_is_read_back_as_it_was(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "pdserve")
+    store.claim(state())
+    assert store.read("default") == state()
+    head = ProcessReference(1, 2)
+    updated = store.update(state(), head=head, is_up=True)
+    assert store.read("default") == updated
+    assert updated.head == head
+
+
+def test_a_name_is_claimed_once(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.claim(state())
+    with pytest.raises(ClusterExistsError, match="pdserve down --name default"):
+        store.claim(state())
+
+
+def test_an_unknown_name_is_told_with_the_names_there_are(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.claim(state("one"))
+    with pytest.raises(NoClusterError, match=r"no cluster named 'two' runs here \(running: one\)"):
+        store.read("two")
+    store.forget("one")
+    store.forget("one")
+    assert store.all() == []
+    assert store.find("one") is None
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a b", "x" * 41, "a/b"])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ClusterNameError):
+        StateStore(tmp_path).find(name)
+
+
+def test_a_cluster_is_alive_while_its_head_is_or_while_it_is_brought_up(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.claim(state())
+    assert store.read("default").is_alive
+    assert not store.update(state(), head=ProcessReference(os.getpid(), 0)).is_alive
+
+
+def test_addresses_keep_their_brackets() -> None:
+    assert state().http_url == "http://[::1]:8000"
+    assert state().grpc_address == "[::1]:8001"
+
+
+def test_the_state_folder_follows_xdg() -> None:
+    assert default_store({"XDG_STATE_HOME": "/s"})._folder == Path("/s/pdserve")
+    assert default_store({})._folder == Path.home() / ".local/state/pdserve"

@@ -1,0 +1,126 @@
+"""The command line: quick help, sizes, reports, and errors for people."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cluster.control_service import worker_message
+from cluster.controller import WorkerStatus
+from cluster.fleet import WorkerState
+from cluster.launcher import WorkerReport
+from cluster.membership import Addresses, Member
+from deploy.cli import app
+from deploy.cluster_report import worker_part
+from deploy.commands.scale import parse_sizes
+from deploy.commands.up import UpOptions
+from deploy.errors import CommandError, show_errors
+from deploy.launch import make_folder, reachable
+from deploy.prometheus import SETTINGS_FILE, settings_for
+from rpc import worker_pb2
+
+
+def options(**changes: object) -> UpOptions:
+    values: dict[str, object] = {
+        "name": "default", "config": None, "replicas": {}, "model": None, "detach": False,
+        "with_prometheus": False, "insecure": False, "settings": [],
+    }  # fmt: skip
+    return UpOptions(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "logs", "generate", "scale"])
+def test_every_command_has_a_help_text(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) > 5
+
+
+def test_help_imports_neither_torch_nor_ray_nor_grpc() -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom deploy.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print(sorted({'torch', 'ray', 'grpc', 'transformers', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_up_s_options_become_settings() -> None:
+    up = options(
+        replicas={"prefill": 2, "decode": None, "mixed": 0},
+        model="/m",
+        insecure=True,
+        settings=["proxy.http_port=1234"],
+    )
+    assert up.overrides == {
+        "proxy.http_port": 1234,
+        "cluster.pools.prefill.replicas": 2,
+        "cluster.pools.mixed.replicas": 0,
+        "cluster.model": "/m",
+        "proxy.insecure": True,
+    }
+    assert options().overrides == {}
+
+
+def test_sizes_are_read() -> None:
+    assert parse_sizes(["prefill=1", "decode=20"]) == {"prefill": 1, "decode": 20}
+
+
+@pytest.mark.parametrize("text", ["decode", "decode=", "decode=-1", "decode=two", "router=1", "=1"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="prefill=N"):
+        parse_sizes([text])
+
+
+def test_a_worker_is_reported_with_its_load() -> None:
+    addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", "node-a", ("nixl",))
+    member = Member("decode-0", "i1", "decode", WorkerState.READY, addresses)
+    load = worker_pb2.Load(num_running=2, num_waiting=1, num_blocks=10, num_free_blocks=4, admitting=True)
+    part = worker_part(worker_message(WorkerStatus(member, 3, "killed", WorkerReport(77, 1.25, load))))
+    assert (part["name"], part["role"], part["state"], part["node"]) == ("decode-0", "decode", "ready", "node-a")
+    assert (part["kv_usage"], part["restarts"], part["pid"], part["last_error"]) == (0.6, 3, 77, "killed")
+    assert part["load"] is not None
+    assert (part["load"]["running"], part["load"]["waiting"]) == (2, 1)
+
+
+def test_a_worker_that_does_not_answer_has_no_load() -> None:
+    member = Member("decode-0", "i1", "decode", WorkerState.FAILED, None)
+    part = worker_part(worker_message(WorkerStatus(member, 3, "ValueError: no", None)))
+    assert (part["state"], part["load"], part["kv_usage"], part["pid"]) == ("failed", None, None, None)
+
+
+def test_an_error_for_people_is_one_message_and_another_keeps_its_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended, show_errors():
+        raise CommandError("do that instead")
+    assert ended.value.code == "pdserve: do that instead"
+    with pytest.raises(ZeroDivisionError), show_errors():
+        raise ZeroDivisionError
+
+
+def test_prometheus_scrapes_the_cluster_s_own_proxy() -> None:
+    settings = yaml.safe_load(settings_for("http://127.0.0.1:1234"))
+    assert settings["scrape_configs"][0]["http_sd_configs"][0]["url"] == "http://127.0.0.1:1234/prometheus/targets"
+    shipped = yaml.safe_load(SETTINGS_FILE.read_text())
+    assert shipped["scrape_configs"][0]["http_sd_configs"][0]["url"] == "http://127.0.0.1:8000/prometheus/targets"
+
+
+@pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("10.0.0.1", "10.0.0.1")])
+def test_a_wildcard_is_reached_over_loopback(host: str, address: str) -> None:
+    assert reachable(host) == address
+
+
+def test_the_folder_s_path_is_short_enough_for_ray_s_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 60)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    folder = make_folder()
+    assert len(str(folder)) <= 40
+    assert list(deep.iterdir()) == []
+    folder.rmdir()

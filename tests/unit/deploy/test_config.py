@@ -1,0 +1,125 @@
+"""The configuration file: what is laid over what, and what a person is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.config import DEFAULT_FILE, ConfigError, load, parse_setting
+
+
+def complaint(overrides: dict[str, object], file: Path = DEFAULT_FILE) -> str:
+    with pytest.raises(ConfigError) as error:
+        load(file, overrides)
+    return str(error.value)
+
+
+def test_the_default_file_is_one_prefill_and_one_decode_worker_with_three_quarters_of_a_gib_each() -> None:
+    config = load(DEFAULT_FILE, {})
+    assert config.cluster.desired == {"prefill": 1, "decode": 1, "mixed": 0}
+    engine = config.cluster.pools.decode.engine
+    assert engine.threads == 1
+    assert 0.65 < engine.num_blocks * 720 / 1024**2 < 0.8
+    assert config.cluster.model_name == "smollm2-135m-instruct"
+    assert not config.proxy.insecure
+
+
+def test_no_default_port_is_one_that_the_system_gives_to_outgoing_connections() -> None:
+    config = load(DEFAULT_FILE, {})
+    ports = (config.cluster.controller_port, config.proxy.grpc_port, config.proxy.http_port, config.prometheus.port)
+    assert all(port < 32768 for port in ports)
+
+
+def test_the_command_line_is_laid_over_the_file() -> None:
+    config = load(DEFAULT_FILE, {"cluster.pools.decode.replicas": 3, "cluster.model": "/models/qwen/"})
+    assert config.cluster.desired["decode"] == 3
+    assert config.cluster.desired["prefill"] == 1
+    assert config.cluster.model_name == "qwen"
+
+
+def test_a_pool_lays_its_settings_over_the_cluster_s() -> None:
+    config = load(DEFAULT_FILE, {"cluster.engine.threads": 2, "cluster.pools.decode.engine.num_blocks": 99})
+    pools = config.cluster.pools
+    assert (pools.decode.engine.num_blocks, pools.decode.engine.threads) == (99, 2)
+    assert (pools.prefill.engine.num_blocks, pools.prefill.engine.threads) == (1024, 2)
+    assert pools.mixed.engine.threads == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("cluster.engine.num_block", 3, "cluster.engine.num_block is not a setting: did you mean num_blocks?"),
+        ("cluster.pools.decoder", {}, "cluster.pools.decoder is not a setting: did you mean decode?"),
+        ("proxy.zzz", 1, "proxy.zzz is not a setting; the settings there are host,"),
+        ("cluster.engine.threads", "lots", "cluster.engine.threads is 'lots': it should be a valid integer"),
+        (
+            "cluster.pools.decode.replicas",
+            -1,
+            "cluster.pools.decode.replicas is -1: it should be greater than or equal",
+        ),
+        ("proxy.routing", "random", "proxy.routing is 'random': it should be 'round_robin' or 'least_loaded'"),
+        ("cluster.pools", 3, "cluster.pools is 3: it should be a section"),
+        ("cluster.pools.decode.replicas", 0, "set pools.decode.replicas or pools.mixed.replicas"),
+        ("cluster.engine.prefill_chunk_size", 4096, "prefill_chunk_size (4096) is larger than max_num_batched_tokens"),
+        ("cluster.pools.decode.engine.block_size", 8, "the two could not share KV; set them equal"),
+        ("proxy.http_port", 8001, "proxy.http_port and proxy.grpc_port are both 8001"),
+        ("proxy.host", "0.0.0.0", "proxy: host 0.0.0.0 can be reached from other machines"),
+        ("cluster.host", "192.168.1.5", "cluster.host 192.168.1.5 can be reached from other machines"),
+        ("cluster.host", "0.0.0.0", "cluster.host 0.0.0.0 is no address that workers could give to each other"),
+        ("cluster.model.name", "x", "cluster.model.name cannot be set: cluster.model is not a section"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_and_the_fix(name: str, value: object, words: str) -> None:
+    assert words in complaint({name: value})
+
+
+def test_a_fault_in_the_shared_engine_settings_is_told_once() -> None:
+    assert len(complaint({"cluster.engine.threads": 0}).splitlines()) == 1
+
+
+def test_every_fault_has_a_line_that_names_the_file() -> None:
+    lines = complaint({"cluster.engine.threads": 0, "proxy.http_port": 99999}).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"{DEFAULT_FILE}: ") for line in lines)
+
+
+def test_insecure_opens_both_hosts() -> None:
+    config = load(DEFAULT_FILE, {"proxy.host": "0.0.0.0", "cluster.host": "192.168.1.5", "proxy.insecure": True})
+    assert config.proxy.insecure
+
+
+def test_a_file_that_is_missing_or_no_mapping_or_no_yaml_is_told(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in complaint({}, tmp_path / "none.yaml")
+    file = tmp_path / "wrong.yaml"
+    file.write_text("- 1\n")
+    assert "must hold a mapping" in complaint({}, file)
+    file.write_text("cluster: [\n")
+    assert "is not YAML" in complaint({}, file)
+    file.write_text("proxy: {}\n")
+    assert "cluster is missing: set it" in complaint({}, file)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("proxy.http_port=8080", ("proxy.http_port", 8080)),
+        ("proxy.insecure=true", ("proxy.insecure", True)),
+        ("cluster.model=a=b", ("cluster.model", "a=b")),
+        ("cluster.served_name=", ("cluster.served_name", None)),
+    ],
+)
+def test_a_setting_on_the_command_line_is_yaml(text: str, setting: tuple[str, object]) -> None:
+    assert parse_setting(text) == setting
+
+
+@pytest.mark.parametrize("text", ["proxy.http_port", "=1", "a=[", ""])
+def test_a_setting_without_a_name_or_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        parse_setting(text)
+
+
+def test_every_setting_in_the_default_file_has_a_reader() -> None:
+    content = yaml.safe_load(DEFAULT_FILE.read_text())
+    assert set(content) == {"cluster", "proxy", "prometheus"}

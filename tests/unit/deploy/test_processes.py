@@ -1,0 +1,83 @@
+"""Processes known by pid and start time, and ports by who has them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.ports import free_ports, is_free, listener
+from deploy.processes import ProcessReference, command_of, marked, reference
+
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "PDSERVE_TEST_MARK": f"mark-{os.getpid()}"}
+    process = subprocess.Popen(["sleep", "60"], env=environment)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_stopped_and_known_to_be_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    process = reference(sleeper.pid)
+    assert process.is_alive
+    assert not process.wait(0.0)
+    process.stop(timeout_s=5)
+    assert not process.is_alive
+    assert process.wait(0.0)
+    process.stop(timeout_s=5)
+
+
+def test_a_process_that_ignores_sigterm_is_killed() -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE, start_new_session=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    reference(child.pid).stop(timeout_s=0.1)
+    assert child.wait(5) == -9
+    child.stdout.close()
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
+    stranger = ProcessReference(sleeper.pid, reference(sleeper.pid).started_at - 1)
+    assert not stranger.is_alive
+    stranger.stop(timeout_s=1)
+    assert sleeper.poll() is None
+
+
+def test_a_process_that_is_not_there_has_no_reference() -> None:
+    with pytest.raises(ProcessLookupError):
+        reference(2**22 + 1)
+    assert command_of(2**22 + 1) == ""
+
+
+def test_processes_are_found_by_their_mark(sleeper: subprocess.Popen[bytes]) -> None:
+    reference(sleeper.pid)
+    assert marked("PDSERVE_TEST_MARK", f"mark-{os.getpid()}") == [reference(sleeper.pid)]
+    assert marked("PDSERVE_TEST_MARK", "another") == []
+
+
+def test_a_taken_port_is_not_free_and_its_listener_is_found() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not is_free("127.0.0.1", port)
+        assert listener(port) == os.getpid()
+    assert is_free("127.0.0.1", port)
+    assert listener(port) is None
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports("127.0.0.1", 5))) == 5
+
+
+def test_an_address_of_another_machine_is_an_error_not_a_taken_port() -> None:
+    with pytest.raises(OSError, match="annot assign"):
+        is_free("203.0.113.1", 8000)
