@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -23,22 +22,11 @@ from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
 from cluster.ray_launcher import NAMESPACE, RayLauncher
-from cluster.spec import ClusterSpec, ProxySpec
+from cluster.spec import ControllerSettings
 
 CONTROLLER_ACTOR = "controller"
 EXIT_DELAY_S = 1.0  # who waits in `wait_ready` hears the error first, and a restart never loops hot
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
-    """What a controller is made of; the same for each of its restarts."""
-
-    spec: ClusterSpec
-    model_dir: str
-    proxy: ProxySpec
-    log_dir: str
-    state_dir: str  # survives the controller, not the cluster
 
 
 class ControllerActor:

@@ -144,3 +144,15 @@ def _laid_over(engine: object, pool: object) -> object:
         return pool  # wrong types: validation names them
     own = pool.get("engine", {})
     return {**pool, "engine": {**engine, **own}} if isinstance(own, Mapping) else pool
+
+
+class ControllerSettings(BaseModel):
+    """What a controller is made of; the same for each of its restarts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    spec: ClusterSpec
+    model_dir: str
+    proxy: ProxySpec
+    log_dir: str
+    state_dir: str  # survives the controller, not the cluster

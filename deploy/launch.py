@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep, time
 
-from cluster.controller_actor import ControllerSettings
-from cluster.spec import ROLE_NAMES, ProxySpec
+from cluster.spec import ControllerSettings, ProxySpec
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterExistsError, ClusterState, StateStore
 from deploy.config import WILDCARDS, DeployConfig
 from deploy.control_client import ControlClient, ControllerUnreachableError
@@ -29,7 +28,6 @@ from deploy.ports import free_ports, is_free, listener
 from deploy.processes import command_of, reference
 from deploy.prometheus import start_prometheus
 from deploy.ray_head import RayHead, last_lines
-from deploy.start_controller import write_settings
 from deploy.tear_down import tear_down
 from proxy.address import join_host_port
 from proxy.config import ProxyConfig, to_arguments
@@ -172,8 +170,8 @@ class Launch:
             state_dir=str(self._folder),
         )
         file = self._folder / "controller.json"
-        write_settings(file, ray_address, settings)
-        command = [sys.executable, "-m", "deploy.start_controller", str(file)]
+        file.write_text(settings.model_dump_json())
+        command = [sys.executable, "-m", "deploy.start_controller", ray_address, str(file)]
         try:
             done = subprocess.run(
                 command, env=head.environment, capture_output=True, text=True, timeout=CONTROLLER_TIMEOUT_S, check=False
@@ -204,17 +202,17 @@ class Launch:
         )
 
     def _wait_for_workers(self, client: ControlClient, state: ClusterState) -> None:
-        wanted = self._config.cluster.desired
+        wanted = sum(self._config.cluster.desired.values())
         try:
             for _ in client.changes(self._config.cluster.start_timeout_s):
                 workers = client.list_workers().workers
-                states = {info.member.worker: info.member.state for info in workers}
+                states = [info.member.state for info in workers]
                 for info in workers:
                     if info.member.state == control_pb2.WORKER_FAILED:
                         raise LaunchError(self._last_words(state, info.member.worker, info.last_error))
-                num_ready = list(states.values()).count(control_pb2.WORKER_READY)
-                self._say(f"starting workers: {num_ready} of {sum(wanted.values())} ready")
-                if num_ready >= sum(wanted[role] for role in ROLE_NAMES):
+                num_ready = states.count(control_pb2.WORKER_READY)
+                self._say(f"starting workers: {num_ready} of {wanted} ready")
+                if num_ready >= wanted:
                     return
         except ControllerUnreachableError as error:
             raise LaunchError(self._last_words(state, "controller", str(error))) from error
