@@ -1,6 +1,6 @@
 """A generation over gRPC without generated code: the server describes itself (pip install grpcio-reflection).
 
-    python examples/grpc_generate.py "What is the capital of France?"
+python examples/grpc_generate.py "What is the capital of France?"
 """
 
 from __future__ import annotations

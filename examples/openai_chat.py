@@ -1,6 +1,6 @@
 """A streamed chat with the official `openai` client (pip install openai).
 
-    python examples/openai_chat.py "What is the capital of France?"
+python examples/openai_chat.py "What is the capital of France?"
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from proxy.worker_link import WorkerLink
 from proxy.worker_pool import WorkerPool
 
 NO_PREFILL_WORKER = "no_prefill_worker"
+MAX_UNREAD = 8  # computed prompts that one decode worker has not taken over: more means that it is full
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,9 @@ class Dispatcher:
         return self._decided(Placement(decode, prefill, shared_transport(prefill, decode), None))
 
     def _has_room(self, link: WorkerLink, *, for_prompt: bool) -> bool:
-        """A decode worker that computes no prompt takes what comes, until it says that requests wait there."""
-        waiting = link.view().num_waiting if for_prompt else link.num_reported_waiting
-        return waiting < self._config.dispatch_ahead
+        if for_prompt:
+            return link.view().num_waiting < self._config.dispatch_ahead
+        return link.num_unread < MAX_UNREAD
 
     def _choose(self, links: Sequence[WorkerLink], wish: Wish, cost: Cost) -> WorkerLink:
         links = [link for link in links if link.incarnation not in wish.avoid] or links

@@ -163,8 +163,9 @@ class Lifecycle:
                 self._take_tokens(link, event)
             case worker_pb2.PrefillProgress():
                 link.got_ahead(self.job.wire_id)
-                if self.phase is Phase.PREFILLING:
+                if self.phase is Phase.PREFILLING and self._decode is not None:
                     self.phase = Phase.TRANSFERRING
+                    self._decode.prompt_computed(self.job.wire_id)
                 self._dispatcher.pump()
             case worker_pb2.HandoffFailed():
                 is_full = event.reason in DECODE_WORKER_IS_FULL
@@ -203,6 +204,7 @@ class Lifecycle:
         if self._prefill is not None and is_last:  # it may have ended without a read of the KV: nobody said so to P
             self._prefill.abort(self.job.wire_id, self.attempt)
         elif self._prefill is not None:
+            self._prefill.got_ahead(self.job.wire_id)
             self._prefill.forget(self.job.wire_id)
         self._prefill = None
         self._dispatcher.pump()
@@ -226,9 +228,7 @@ class Lifecycle:
         else:
             self._decode_failed(lost.reason)
 
-    def _handoff_failed(
-        self, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False
-    ) -> None:
+    def _handoff_failed(self, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False) -> None:
         """The prompt's KV did not come: another prefill worker, or after some of them the decode worker itself."""
         self._budget.handoff_failed(for_good=for_good)
         self._budget.shun(self._decode if decode_is_full or self._placement is None else self._placement.prefill)

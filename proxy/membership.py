@@ -32,13 +32,18 @@ class MembershipWatch:
     """Maintains nothing but the stream; `on_members` gets each membership, whole."""
 
     def __init__(
-        self, controller: str, proxy_incarnation: str, on_members: Callable[[control_pb2.Members], None]
+        self,
+        controller: str,
+        proxy_incarnation: str,
+        on_members: Callable[[control_pb2.Members], None],
+        first_answer_s: float = FIRST_ANSWER_S,
+        renew_s: float = RENEW_S,
     ) -> None:
         self._controller = controller
-        self._request = control_pb2.WatchRequest(
-            protocol_version=PROTOCOL_VERSION, proxy_incarnation=proxy_incarnation
-        )
+        self._request = control_pb2.WatchRequest(protocol_version=PROTOCOL_VERSION, proxy_incarnation=proxy_incarnation)
         self._on_members = on_members
+        self._first_answer_s = first_answer_s
+        self._renew_s = renew_s
         self._is_away = False
 
     async def run(self) -> None:
@@ -50,7 +55,7 @@ class MembershipWatch:
                 backoff = FIRST_BACKOFF_S
                 continue
             except TimeoutError:
-                reason = f"no answer within {FIRST_ANSWER_S:g} s"
+                reason = f"no answer within {self._first_answer_s:g} s"
             except ControllerGone as gone:
                 reason = str(gone)
             except grpc.aio.AioRpcError as error:
@@ -65,7 +70,7 @@ class MembershipWatch:
         async with grpc.aio.insecure_channel(self._controller, options=CHANNEL_OPTIONS) as channel:
             call = control_pb2_grpc.MembershipStub(channel).Watch(self._request)
             try:
-                async with asyncio.timeout(FIRST_ANSWER_S):
+                async with asyncio.timeout(self._first_answer_s):
                     members = await call.read()
                 await self._follow(call, members)
             finally:
@@ -73,7 +78,7 @@ class MembershipWatch:
 
     async def _follow(self, call: Any, members: Any) -> None:
         try:
-            async with asyncio.timeout(RENEW_S):
+            async with asyncio.timeout(self._renew_s):
                 while members is not grpc.aio.EOF:
                     self._take(members)
                     members = await call.read()

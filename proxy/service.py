@@ -180,9 +180,7 @@ class GenerationService:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._tokenizing, prompts.to_ids, prompt, self.model)
 
-    def _lifecycle(
-        self, request: GenerationRequest, request_id: str, ids: list[int], admitted_at: float
-    ) -> Lifecycle:
+    def _lifecycle(self, request: GenerationRequest, request_id: str, ids: list[int], admitted_at: float) -> Lifecycle:
         longest_s = self._config.request_timeout_s
         room = prompts.check_room(len(ids), self.model)
         job = Job(

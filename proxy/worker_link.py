@@ -96,6 +96,7 @@ class WorkerLink:
         self._listeners: dict[str, Listener] = {}
         self._unseen: dict[str, int] = {}  # prompt tokens of what was sent since the last load
         self._num_done = 0  # requests that got past waiting since the last load
+        self._unread: set[str] = set()
 
     @property
     def worker(self) -> str:
@@ -120,9 +121,9 @@ class WorkerLink:
         return len(self._listeners)
 
     @property
-    def num_reported_waiting(self) -> int:
-        """As of the last load, whatever was sent since."""
-        return self._load.num_waiting if self._load is not None else 0
+    def num_unread(self) -> int:
+        """Requests whose prompt is computed elsewhere and whose KV this decode worker has not taken over yet."""
+        return len(self._unread)
 
     def view(self) -> WorkerView:
         load = self._load or worker_pb2.Load()
@@ -141,8 +142,14 @@ class WorkerLink:
         self._listeners[request.request_id] = listener
         self._unseen[request.request_id] = len(request.prompt_ids) + len(request.output_ids)
 
+    def prompt_computed(self, request_id: str) -> None:
+        """Its prefill worker is done: now it is up to this decode worker."""
+        if request_id in self._listeners:
+            self._unread.add(request_id)
+
     def got_ahead(self, request_id: str) -> None:
         """The request no longer waits: it was prefilled, or speaks."""
+        self._unread.discard(request_id)
         if self._unseen.pop(request_id, None) is None:
             self._num_done += 1
 
@@ -150,6 +157,7 @@ class WorkerLink:
         """Nobody listens to this request any more."""
         self._listeners.pop(request_id, None)
         self._unseen.pop(request_id, None)
+        self._unread.discard(request_id)
 
     def abort(self, request_id: str, attempt: int) -> None:
         """Ends the request on the worker, up to this attempt, and forgets it. Does nothing when the link is down."""
@@ -284,6 +292,7 @@ class WorkerLink:
         self._commands = self._load = None
         self._refuses = False
         self._unseen.clear()
+        self._unread.clear()
         self._num_done = 0
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():

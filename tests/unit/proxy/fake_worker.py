@@ -150,9 +150,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
     def failed(self, start: Any, code: worker_pb2.FailureCode, message: str = "no") -> None:
         attempt = start.ticket.attempt if isinstance(start, worker_pb2.StartPrefill) else start.attempt
         request_id = start.request.request_id
-        self.tell(
-            failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message)
-        )
+        self.tell(failed=worker_pb2.RequestFailed(request_id=request_id, attempt=attempt, code=code, message=message))
 
     def answer(self, text: bytes, *, size: int = 2, finish: str = "length") -> None:
         """From now on every request gets this text, `size` tokens at a time."""

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from proxy.dispatcher import MAX_UNREAD
 from proxy.errors import ApiError, ErrorCode
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 
@@ -43,12 +44,18 @@ async def test_a_finished_prefill_makes_room_for_the_next(make_cluster: MakeClus
     assert bytes((await cluster.prefill.next_start()).request.prompt_ids) == b"b"
 
 
-async def test_nothing_goes_to_a_decode_worker_where_requests_wait(cluster: Cluster) -> None:
-    cluster.decode.report(num_running=8, num_waiting=2)
-    await cluster.until(lambda: cluster.proxy.pool.decode_links()[0].num_reported_waiting == 2)
-    await cluster.submit("a")
+async def test_nothing_goes_to_a_decode_worker_that_does_not_take_over_what_was_computed_for_it(
+    cluster: Cluster,
+) -> None:
+    for _ in range(MAX_UNREAD + 1):
+        await cluster.submit()
+    decodes = []
+    for _ in range(MAX_UNREAD):
+        prefill, decode = await cluster.starts()
+        decodes.append(decode)
+        cluster.prefill.prefilled(prefill)
     await settle(cluster, 1)
-    cluster.decode.report(num_waiting=1)
+    cluster.decode.say(decodes[0], b"a")
     await cluster.starts()
 
 

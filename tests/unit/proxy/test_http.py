@@ -150,9 +150,7 @@ async def test_the_headers_say_who_served_it(served: Cluster, http: httpx.AsyncC
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("has_spoken", [False, True])
-async def test_a_client_that_goes_away_frees_both_workers(
-    served: Cluster, stream: bool, has_spoken: bool
-) -> None:
+async def test_a_client_that_goes_away_frees_both_workers(served: Cluster, stream: bool, has_spoken: bool) -> None:
     body = json.dumps({"prompt": "hi", "stream": stream}).encode()
     host, port = served.addresses.http.split(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
@@ -194,9 +192,10 @@ async def test_a_failure_after_the_first_token_is_an_error_event_and_no_normal_e
         await cluster.decode.stop()
 
     dying = asyncio.create_task(die())
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as http, http.stream(
-        "POST", url, json={"prompt": "hi", "stream": True}
-    ) as response:
+    async with (
+        httpx.AsyncClient(timeout=PATIENCE_S) as http,
+        http.stream("POST", url, json={"prompt": "hi", "stream": True}) as response,
+    ):
         chunks = await events(response)
     await dying
     assert [chunk["choices"][0]["text"] for chunk in chunks[:-1]] == ["half"]

@@ -52,5 +52,5 @@ def test_end_of_text_is_a_stop_token_unless_it_is_to_be_ignored() -> None:
 
 def test_a_limit_beyond_the_context_is_refused_with_both_numbers() -> None:
     assert told(max_tokens=100).max_tokens == 100
-    with pytest.raises(ApiError, match="max_tokens: 101 do not fit.* 100 more"):
+    with pytest.raises(ApiError, match=r"max_tokens: 101 do not fit.* 100 more"):
         told(max_tokens=101)
