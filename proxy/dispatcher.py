@@ -128,7 +128,7 @@ class Dispatcher:
     def _has_room(self, link: WorkerLink, *, for_prompt: bool) -> bool:
         if for_prompt:
             return link.view().num_waiting < self._config.dispatch_ahead
-        return link.num_unread < MAX_UNREAD
+        return link.tally.num_unread < MAX_UNREAD
 
     def _choose(self, links: Sequence[WorkerLink], wish: Wish, cost: Cost) -> WorkerLink:
         links = [link for link in links if link.incarnation not in wish.avoid] or links

@@ -14,9 +14,10 @@ from enum import StrEnum
 from proxy.config import ProxyConfig
 from proxy.dispatcher import Dispatcher, Placement, Waiter, Wish
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
+from proxy.event_buffer import EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent
 from proxy.job import Job
 from proxy.metrics import ProxyMetrics
+from proxy.progress import Progress
 from proxy.retry_budget import BudgetSpent, RetryBudget
 from proxy.text_output import Piece, TextOutput
 from proxy.worker_link import LinkEvent, LinkLost, WorkerLink
@@ -56,8 +57,7 @@ class Lifecycle:
         self.phase = Phase.QUEUED
         self.events = EventBuffer(config.max_buffered_tokens)
         self.error: ApiError | None = None
-        self.queue_s = 0.0
-        self.first_token_at: float | None = None
+        self.progress = Progress(job, metrics)
         self._output = output
         self._config = config
         self._dispatcher = dispatcher
@@ -65,9 +65,6 @@ class Lifecycle:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(config.max_attempts, config.max_handoff_attempts)
-        self._accepted: list[int] = []
-        self._cached_tokens = len(job.prompt_ids)  # the least that any attempt reported
-        self._last_token_at = 0.0
         self._placement: Placement | None = None
         self._prefill: WorkerLink | None = None  # while it has to do with the current attempt
         self._decode: WorkerLink | None = None
@@ -92,15 +89,8 @@ class Lifecycle:
         return Route("p2p" if prefill else "local", placement.decode.worker, prefill.worker if prefill else None)
 
     @property
-    def usage(self) -> Usage:
-        cached = self._cached_tokens if self.first_token_at is not None else 0
-        return Usage(len(self.job.prompt_ids), len(self._accepted), cached)
-
-    @property
     def timings(self) -> Timings:
-        now = self._loop.time()
-        first = self.first_token_at if self.first_token_at is not None else now
-        return Timings(self.queue_s, first - self.job.admitted_at, now - self.job.admitted_at)
+        return self.progress.timings(self._loop.time())
 
     def submit(self) -> None:
         """Into the queue, where a place is reserved for it."""
@@ -120,19 +110,18 @@ class Lifecycle:
     def _place(self, placement: Placement) -> None:
         self._waiter = None
         if self.attempt == 0:
-            self.queue_s = self._loop.time() - self.job.admitted_at
-            self._metrics.queue_time.observe(self.queue_s)
+            self.progress.dispatched(self._loop.time())
         self._budget.num_attempts += 1
         self._placement, self._prefill, self._decode = placement, placement.prefill, placement.decode
         self.phase = Phase.PREFILLING
         if placement.local_reason is not None:
             self._metrics.local_prefill.labels(placement.local_reason).inc()
-        if self._accepted:
+        if self.progress.accepted:
             self._metrics.migrations.inc()
         self._start(placement)
 
     def _start(self, placement: Placement) -> None:
-        request = self.job.request(self._accepted, self._loop.time())
+        request = self.job.request(self.progress.accepted, self._loop.time())
         prefill, decode = placement.prefill, placement.decode
         start = worker_pb2.StartDecode(request=request, attempt=self.attempt, role_epoch=decode.role_epoch)
         if prefill is not None:
@@ -162,10 +151,10 @@ class Lifecycle:
             case worker_pb2.RequestTokens():
                 self._take_tokens(link, event)
             case worker_pb2.PrefillProgress():
-                link.got_ahead(self.job.wire_id)
+                link.tally.got_ahead(self.job.wire_id)
                 if self.phase is Phase.PREFILLING and self._decode is not None:
                     self.phase = Phase.TRANSFERRING
-                    self._decode.prompt_computed(self.job.wire_id)
+                    self._decode.tally.prompt_computed(self.job.wire_id)
                 self._dispatcher.pump()
             case worker_pb2.HandoffFailed():
                 is_full = event.reason in DECODE_WORKER_IS_FULL
@@ -176,18 +165,16 @@ class Lifecycle:
                 self._take_loss(link, event)
 
     def _take_tokens(self, link: WorkerLink, tokens: worker_pb2.RequestTokens) -> None:
-        if tokens.index < len(self._accepted) or link is not self._decode:
+        if tokens.index < len(self.progress.accepted) or link is not self._decode:
             return
-        if tokens.index > len(self._accepted) or tokens.finish_reason not in ("", "stop", "length"):
+        if tokens.index > len(self.progress.accepted) or tokens.finish_reason not in ("", "stop", "length"):
             self._decode_failed(f"{link.worker} sent tokens that do not follow")
             return
-        is_first_of_attempt = self.phase is not Phase.DECODING
-        if is_first_of_attempt:
+        if self.phase is not Phase.DECODING:
             self._start_decoding(link, tokens.origin, is_last=bool(tokens.finish_reason))
         piece = self._output.add(tokens.ids, tokens.finish_reason or None)
-        index = len(self._accepted)
-        self._accepted += piece.ids
-        self._measure(len(piece.ids))
+        index = len(self.progress.accepted)
+        self.progress.accept(piece.ids, self._loop.time())
         try:
             self.events.push(TokenEvent(index, piece.ids, piece.text))
         except SlowClient:
@@ -199,19 +186,19 @@ class Lifecycle:
 
     def _start_decoding(self, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
         self.phase = Phase.DECODING
-        link.got_ahead(self.job.wire_id)
-        self._cached_tokens = min(self._cached_tokens, origin.cached_tokens + origin.prefill_cached_tokens)
+        link.tally.got_ahead(self.job.wire_id)
+        self.progress.decoding(origin)
         if self._prefill is not None and is_last:  # it may have ended without a read of the KV: nobody said so to P
             self._prefill.abort(self.job.wire_id, self.attempt)
         elif self._prefill is not None:
-            self._prefill.got_ahead(self.job.wire_id)
+            self._prefill.tally.got_ahead(self.job.wire_id)
             self._prefill.forget(self.job.wire_id)
         self._prefill = None
         self._dispatcher.pump()
 
     def _take_refusal(self, link: WorkerLink, failed: worker_pb2.RequestFailed) -> None:
         if failed.code in (worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_ROLE_CHANGED):
-            link.refuse()
+            link.tally.refused()
         if link is self._prefill:
             self._handoff_failed("prefill", failed.message, for_good=failed.code == worker_pb2.FAILURE_INVALID)
         elif failed.code == worker_pb2.FAILURE_INVALID:
@@ -254,7 +241,7 @@ class Lifecycle:
 
     def _give_up(self, reason: str | None = None) -> None:
         self._waiter = None
-        is_aborted = bool(self._accepted) or self._budget.is_poison
+        is_aborted = bool(self.progress.accepted) or self._budget.is_poison
         waited = f"no decode worker came back within {self._config.recovery_timeout_s:g} s"
         code = ErrorCode.ABORTED if is_aborted else ErrorCode.UNAVAILABLE
         self.fail(ApiError(code, reason or waited, reason="worker_lost"))
@@ -266,7 +253,7 @@ class Lifecycle:
         route = self.route
         assert piece.finish_reason is not None
         assert route is not None
-        self.events.push(FinishedEvent(piece.finish_reason, self.usage, self.timings, route))
+        self.events.push(FinishedEvent(piece.finish_reason, self.progress.usage, self.timings, route))
         self._end(Phase.FINISHED, None)
 
     def _end(self, phase: Phase, error: ApiError | None) -> None:
@@ -296,14 +283,3 @@ class Lifecycle:
                 f"the deadline of {self.job.timeout_s:g} s passed; the request was {self.phase.value}",
             )
         )
-
-    def _measure(self, num_tokens: int) -> None:
-        now = self._loop.time()
-        if self.first_token_at is None:
-            self.first_token_at = now
-            self._metrics.time_to_first_token.observe(now - self.job.admitted_at)
-            self._metrics.prompt_tokens.inc(len(self.job.prompt_ids))
-        else:
-            self._metrics.inter_token_latency.observe(now - self._last_token_at)
-        self._metrics.generation_tokens.inc(num_tokens)
-        self._last_token_at = now

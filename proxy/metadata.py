@@ -32,7 +32,10 @@ def refuse_headers(headers: Mapping[str, str]) -> None:
 def answer_metadata(lifecycle: Lifecycle) -> dict[str, str]:
     """True from the first token on."""
     route = lifecycle.route
-    metadata = {"x-request-id": lifecycle.job.request_id, "x-cached-tokens": str(lifecycle.usage.cached_tokens)}
+    metadata = {
+        "x-request-id": lifecycle.job.request_id,
+        "x-cached-tokens": str(lifecycle.progress.usage.cached_tokens),
+    }
     if route is not None:
         metadata |= {"x-path": route.path, "x-decode-worker": route.decode_worker}
         if route.prefill_worker is not None:

@@ -197,11 +197,11 @@ class GenerationService:
 
     def _on_end(self, lifecycle: Lifecycle) -> None:
         self._forget(lifecycle.job.request_id)
-        route, usage, timings = lifecycle.route, lifecycle.usage, lifecycle.timings
+        route, usage, timings = lifecycle.route, lifecycle.progress.usage, lifecycle.timings
         path = route.path if route else "none"
         self.metrics.requests.labels(lifecycle.end_code, PRIORITY, path).inc()
         self.metrics.request_duration.observe(timings.total_s)
-        if lifecycle.first_token_at is not None and usage.completion_tokens > 1:
+        if lifecycle.progress.first_token_at is not None and usage.completion_tokens > 1:
             decoding_s = timings.total_s - timings.time_to_first_token_s
             self.metrics.time_per_output_token.observe(decoding_s / (usage.completion_tokens - 1))
         logger.info(

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 from proxy.router import WorkerView
+from proxy.worker_tally import WorkerTally
 from rpc import control_pb2, worker_pb2, worker_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
@@ -73,7 +74,7 @@ class WorkerRefused(Exception):
 
 
 class WorkerLink:
-    """Maintains the stream, the worker's newest load, and who listens to which request."""
+    """Maintains the stream, the tally of the worker's load, and who listens to which request."""
 
     def __init__(
         self,
@@ -86,17 +87,13 @@ class WorkerLink:
         self.member = member  # replaced by each new membership
         self.service = service
         self.role_epoch = 0
+        self.tally = WorkerTally()  # a new one with each stream
         self.was_tried = False  # the first connection ended, well or not
         self._proxy_incarnation = proxy_incarnation
         self._on_change = on_change
         self._times = times
         self._commands: asyncio.Queue[Any] | None = None  # while the stream is up
-        self._load: worker_pb2.Load | None = None
-        self._refuses = False  # said so after its last load
         self._listeners: dict[str, Listener] = {}
-        self._unseen: dict[str, int] = {}  # prompt tokens of what was sent since the last load
-        self._num_done = 0  # requests that got past waiting since the last load
-        self._unread: set[str] = set()
 
     @property
     def worker(self) -> str:
@@ -114,60 +111,32 @@ class WorkerLink:
     def is_usable(self) -> bool:
         """Whether a new request may be sent here."""
         ready = self.member.state == control_pb2.WORKER_READY
-        return self.is_up and ready and self._load is not None and self._load.admitting and not self._refuses
+        return self.is_up and ready and self.tally.is_admitting
 
     @property
     def num_requests(self) -> int:
         return len(self._listeners)
 
-    @property
-    def num_unread(self) -> int:
-        """Requests whose prompt is computed elsewhere and whose KV this decode worker has not taken over yet."""
-        return len(self._unread)
-
     def view(self) -> WorkerView:
-        load = self._load or worker_pb2.Load()
-        num_waiting = max(0, load.num_waiting + len(self._unseen) - self._num_done)
-        return WorkerView(
-            worker=self.worker,
-            num_waiting=num_waiting,
-            num_requests=max(len(self._listeners), load.num_running + num_waiting),
-            num_queued_tokens=load.num_queued_tokens + sum(self._unseen.values()),
-        )
+        return self.tally.view(self.worker, len(self._listeners))
 
     def start(self, message: worker_pb2.StartPrefill | worker_pb2.StartDecode, listener: Listener) -> None:
         """Sends the request; from now on `listener` hears of it. Raises RuntimeError when the link is down."""
         request = message.request
         self._send(start=message)
         self._listeners[request.request_id] = listener
-        self._unseen[request.request_id] = len(request.prompt_ids) + len(request.output_ids)
-
-    def prompt_computed(self, request_id: str) -> None:
-        """Its prefill worker is done: now it is up to this decode worker."""
-        if request_id in self._listeners:
-            self._unread.add(request_id)
-
-    def got_ahead(self, request_id: str) -> None:
-        """The request no longer waits: it was prefilled, or speaks."""
-        self._unread.discard(request_id)
-        if self._unseen.pop(request_id, None) is None:
-            self._num_done += 1
+        self.tally.sent(request)
 
     def forget(self, request_id: str) -> None:
         """Nobody listens to this request any more."""
         self._listeners.pop(request_id, None)
-        self._unseen.pop(request_id, None)
-        self._unread.discard(request_id)
+        self.tally.forget(request_id)
 
     def abort(self, request_id: str, attempt: int) -> None:
         """Ends the request on the worker, up to this attempt, and forgets it. Does nothing when the link is down."""
         self.forget(request_id)
         if self.is_up:
             self._send(abort=worker_pb2.AbortRequestCommand(request_id=request_id, attempt=attempt))
-
-    def refuse(self) -> None:
-        """The worker admits nothing: no new request until its next load says otherwise."""
-        self._refuses = True
 
     async def run(self) -> None:
         """Connects, and again after each break, until cancelled."""
@@ -268,10 +237,7 @@ class WorkerLink:
                 for tokens in event.tokens.requests:
                     self._tell(tokens.request_id, tokens)
             case "load":
-                self._load = event.load
-                self._refuses = False
-                self._unseen.clear()
-                self._num_done = 0
+                self.tally.reported(event.load)
                 self.was_tried = True
                 self._on_change()
             case "done" | "handoff_failed" | "failed" as kind:
@@ -289,11 +255,8 @@ class WorkerLink:
         self._commands.put_nowait(self.service.command(**command))
 
     def _close(self, reason: str) -> None:
-        self._commands = self._load = None
-        self._refuses = False
-        self._unseen.clear()
-        self._unread.clear()
-        self._num_done = 0
+        self._commands = None
+        self.tally = WorkerTally()
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener(self, LinkLost(reason))
