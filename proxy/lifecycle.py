@@ -185,13 +185,15 @@ class Lifecycle:
             self._finish(piece, worker_is_done=bool(tokens.finish_reason))
 
     def _start_decoding(self, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
+        prefill_spoke = self.phase is Phase.TRANSFERRING
         self.phase = Phase.DECODING
         link.tally.got_ahead(self.job.wire_id)
         self.progress.decoding(origin)
-        if self._prefill is not None and is_last:  # it may have ended without a read of the KV: nobody said so to P
-            self._prefill.abort(self.job.wire_id, self.attempt)
-        elif self._prefill is not None:
-            self._prefill.tally.got_ahead(self.job.wire_id)
+        if self._prefill is not None:
+            if not prefill_spoke:
+                self._prefill.tally.got_ahead(self.job.wire_id)
+            if is_last:  # it may have ended without a read of the KV: nobody said so to P
+                self._prefill.abort(self.job.wire_id, self.attempt)
             self._prefill.forget(self.job.wire_id)
         self._prefill = None
         self._dispatcher.pump()
