@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Ends the cluster that launch.sh started, and leaves nothing of it: ./deploy/stop.sh [--name NAME]
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [ ! -x "$root/.venv/bin/pdserve" ]; then
+    echo "nothing was ever launched from $root" >&2
+    exit 1
+fi
+exec "$root/.venv/bin/pdserve" down "$@"

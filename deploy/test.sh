@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Everything CI runs: formatting, lint, types, unit tests, integration tests, short drills, and that nothing is left
+# behind. Installs nothing on the system; says what it skips. PDSERVE_REQUIRE_ALL=1: a skip is a failure, as in CI.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+./deploy/install.sh --dev
+export PATH=$PWD/.venv/bin:$PATH
+export PDSERVE_TEST_RUN=run-$$-$RANDOM
+left=$(mktemp)
+trap 'rm -f "$left"' EXIT
+python -m tests.leftovers before "$left"
+
+failed=()
+step() {  # NAME COMMAND…: runs it, goes on whatever comes of it
+    local name=$1 started=$SECONDS
+    shift
+    echo "==> $name"
+    "$@" || failed+=("$name")
+    echo "    $name took $((SECONDS - started)) s"
+}
+
+step format ruff format --check .
+step lint ruff check .
+step types mypy
+step unit pytest -q -rs tests/unit
+step integration pytest -q -rs --durations=10 tests/integration
+if compgen -G "tests/drill/test_*.py" >/dev/null; then
+    step drill pytest -q -rs --durations=5 tests/drill
+else
+    echo "==> drill: there is none yet"
+fi
+echo "==> gpu: not run here; on a machine with one: .venv/bin/pytest tests/gpu"
+step "nothing left behind" python -m tests.leftovers after "$left"
+
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'FAILED: %s\n' "${failed[@]}"
+    exit 1
+fi
+echo "all passed in $SECONDS s"
