@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,24 +59,27 @@ class StreamService(Protocol):
 
 
 class LoadReporter:
-    """Maintains the newest `Load`; wakes every stream when it changes."""
+    """Tells every stream the `Load`: each second, and soon after it changed."""
 
     def __init__(self, current: Callable[[], worker_pb2.Load]) -> None:
-        self.current = current
-        self._changed = asyncio.Event()
+        self._current = current
+        self._streams: dict[RequestStream, asyncio.Event] = {}
 
     def notify(self) -> None:
-        self._changed.set()
+        for changed in self._streams.values():
+            changed.set()
 
     async def report(self, stream: RequestStream) -> None:
-        while True:
-            stream.send(load=self.current())
-            await asyncio.sleep(LOAD_MIN_INTERVAL_S)  # a change a step would be a message a step
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), LOAD_INTERVAL_S)
-            except TimeoutError:
-                continue
+        changed = self._streams[stream] = asyncio.Event()
+        try:
+            while True:
+                changed.clear()
+                stream.send(load=self._current())
+                await asyncio.sleep(LOAD_MIN_INTERVAL_S)  # a change a step would be a message a step
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOAD_INTERVAL_S)
+        finally:
+            del self._streams[stream]
 
 
 class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer):

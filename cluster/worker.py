@@ -111,8 +111,8 @@ class Worker:
     def load(self) -> worker_pb2.Load:
         load = self.engine.load
         return worker_pb2.Load(
-            num_running=load.num_running + load.num_held,
-            num_waiting=load.num_waiting + load.num_receiving,
+            num_running=load.num_open - load.num_waiting,
+            num_waiting=load.num_waiting,
             num_queued_tokens=load.num_uncomputed_tokens,
             num_blocks=self.engine.engine.pool.num_blocks,
             num_free_blocks=load.blocks.free + load.blocks.cached,

@@ -57,9 +57,9 @@ class EngineGauges(Collector):
         pool = self._engine.engine.pool
         usage = (load.blocks.used + load.blocks.leased) / pool.num_blocks
         lookups, hits = (n * self._engine.engine.config.block_size for n in (pool.num_lookups, pool.num_hits))
-        running, waiting = load.num_running + load.num_held, load.num_waiting + load.num_receiving
-        yield self._gauge("pdserve_num_requests_running", "Requests that hold blocks and compute or are held", running)
-        yield self._gauge("pdserve_num_requests_waiting", "Requests that wait for blocks or for KV", waiting)
+        running, waiting = load.num_open - load.num_waiting, load.num_waiting
+        yield self._gauge("pdserve_num_requests_running", "Requests that hold blocks", running)
+        yield self._gauge("pdserve_num_requests_waiting", "Requests that wait for blocks", waiting)
         yield self._gauge("pdserve_kv_cache_usage_ratio", "Used and leased blocks over all", usage)
         blocks = GaugeMetricFamily("pdserve_kv_blocks", "KV blocks by state", labels=[*self._labels, "state"])
         for state in ("free", "used", "cached", "leased"):

@@ -94,6 +94,8 @@ class GrpcPeer:
             await self._stub.Close(peer_pb2.CloseRequest(ticket=_wire_ticket(ticket)))
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
+        except grpc.aio.UsageError:
+            raise PeerUnavailable(f"{self._address}: disconnected") from None
 
     async def disconnect(self) -> None:
         await self._channel.close()

@@ -38,6 +38,10 @@ class EngineLoad:
     num_uncomputed_tokens: int = 0
     blocks: BlockCounts = field(default_factory=lambda: BlockCounts(0, 0, 0, 0))
 
+    @property
+    def num_open(self) -> int:
+        return self.num_running + self.num_waiting + self.num_receiving + self.num_held
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

@@ -30,6 +30,19 @@ from prefill_worker.peer_service import PeerService
 from prefill_worker.service import PrefillService
 from rpc import peer_pb2_grpc, worker_pb2
 
+SHORT = TransferConfig(
+    staging_slots=4,
+    staging_slot_bytes=1024,
+    handshake_timeout_s=0.3,
+    reserve_timeout_s=0.3,
+    open_timeout_s=0.3,
+    lease_s=0.6,
+    renew_every_s=0.1,
+    transfer_timeout_s=0.3,
+    verdict_timeout_s=0.3,
+    silent_peer_s=0.4,
+)
+
 LABELS = {"model_name": "fake", "role": "decode", "worker": "w"}
 
 
@@ -114,6 +127,36 @@ class Side:
                 await asyncio.sleep(0.01)
 
 
+class PrefillEnd:
+    """A prefill worker that serves peers on a port of its own, or on a given one."""
+
+    def __init__(self, incarnation: str, network: LocalNetwork, engine: EngineConfig, config: TransferConfig) -> None:
+        self.side = Side.make(incarnation, network, engine, config)
+        self.stream = FakeStream()
+        local_peer = LocalPeer(self.side.info, self.side.leases, self.side.engine)
+        self.service = PrefillService(self.side.engine, self.side.leases, RequestBuilder(), _admits)
+        self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        layout = self.side.engine.engine.cache.layout
+        peer_service = PeerService(local_peer, layout, "local", TransferMetrics(self.side.registry, LABELS))
+        peer_pb2_grpc.add_PeerServicer_to_server(peer_service, self.server)
+        self.port = 0
+
+    async def start(self, port: int = 0) -> None:
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
+        await self.server.start()
+        self.side.engine.start()
+
+    async def stop(self) -> None:
+        self.service.abort_all()
+        await self.server.stop(0)
+        await asyncio.to_thread(self.side.engine.stop)
+        self.side.transport.close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
 class Pair:
     """P and D, and the proxy's streams to both."""
 
@@ -122,35 +165,37 @@ class Pair:
         self.config = config or TransferConfig(staging_slots=4, staging_slot_bytes=256)  # a block
 
     async def __aenter__(self) -> Pair:
-        network = LocalNetwork()
-        self.p = Side.make("p-1", network, self.engine_config, self.config)
-        self.d = Side.make("d-1", network, self.engine_config, self.config)
-        self.to_p, self.to_d = FakeStream(), FakeStream()
-        make_request = RequestBuilder()
-        local_peer = LocalPeer(self.p.info, self.p.leases, self.p.engine)
-        self.prefill = PrefillService(self.p.engine, self.p.leases, make_request, self._admits)
+        self.network = LocalNetwork()
+        self.d = Side.make("d-1", self.network, self.engine_config, self.config)
+        self.to_d = FakeStream()
+        self.ends: list[PrefillEnd] = []
+        await self.start_prefill_end("p-1")
         self.metrics = TransferMetrics(self.d.registry, LABELS)
         self.peers = PeerDirectory(self.d.info, self.d.engine, self.d.transport, self.d.ring, self.config, self.metrics)
-        self.decode = DecodeService(self.d.engine, self.peers, self.config, make_request, self._admits, self.metrics)
-        self.server = grpc.aio.server()
-        service = PeerService(
-            local_peer, self.p.engine.engine.cache.layout, "local", TransferMetrics(self.p.registry, LABELS)
-        )
-        peer_pb2_grpc.add_PeerServicer_to_server(service, self.server)
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
-        await self.server.start()
-        self.p.engine.start()
+        self.decode = DecodeService(self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics)
         self.d.engine.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.decode.abort_all()
-        self.prefill.abort_all()
         await self.peers.close()
-        await self.server.stop(0)
-        for side in (self.p, self.d):
-            await asyncio.to_thread(side.engine.stop)
-            side.transport.close()
+        for end in self.ends:
+            await end.stop()
+        await asyncio.to_thread(self.d.engine.stop)
+        self.d.transport.close()
+
+    async def start_prefill_end(self, incarnation: str, port: int = 0) -> PrefillEnd:
+        """One more P. The last one started is the one that `start` and its like speak to."""
+        end = PrefillEnd(incarnation, self.network, self.engine_config, self.config)
+        await end.start(port)
+        self.ends.append(end)
+        self.use(end)
+        return end
+
+    def use(self, end: PrefillEnd, address: str | None = None) -> None:
+        """The P of the next requests, reached at its own address or through a relay's."""
+        self.p, self.prefill, self.to_p = end.side, end.service, end.stream
+        self.address = address or end.address
 
     def start_prefill(self, request: worker_pb2.TokenRequest, ticket: worker_pb2.Ticket) -> None:
         self.prefill.start(worker_pb2.StartPrefill(request=request, ticket=ticket, role_epoch=1), self.to_p)
@@ -177,9 +222,9 @@ class Pair:
     def sample(self, name: str, **labels: str) -> float:
         return self.d.registry.get_sample_value(name, {**LABELS, **labels}) or 0.0
 
-    @staticmethod
-    def _admits(role_epoch: int) -> worker_pb2.FailureCode | None:
-        return None if role_epoch == 1 else worker_pb2.FAILURE_ROLE_CHANGED
+
+def _admits(role_epoch: int) -> worker_pb2.FailureCode | None:
+    return None if role_epoch == 1 else worker_pb2.FAILURE_ROLE_CHANGED
 
 
 def token_request(

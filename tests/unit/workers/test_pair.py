@@ -7,22 +7,8 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.fake_runner import FakeRunner
-from kv_transfer.config import TransferConfig
 from rpc import worker_pb2
-from tests.unit.workers.pair import FakeStream, Pair, token_request
-
-SHORT = TransferConfig(
-    staging_slots=4,
-    staging_slot_bytes=1024,
-    handshake_timeout_s=0.3,
-    reserve_timeout_s=0.3,
-    open_timeout_s=0.3,
-    lease_s=0.6,
-    renew_every_s=0.1,
-    transfer_timeout_s=0.3,
-    verdict_timeout_s=0.3,
-    silent_peer_s=0.4,
-)
+from tests.unit.workers.pair import SHORT, FakeStream, Pair, token_request
 
 
 @pytest.fixture
@@ -224,7 +210,7 @@ async def test_a_wrong_incarnation_is_refused(pair: Pair) -> None:
 
 
 async def test_a_peer_that_is_not_there_is_reported(hasty_pair: Pair) -> None:
-    await hasty_pair.server.stop(0)
+    await hasty_pair.ends[0].server.stop(0)
     hasty_pair.start(token_request("r", list(range(20))))
     assert (await hasty_pair.to_d.event("handoff_failed")).reason in ("peer_unavailable", "handshake_timeout")
     await hasty_pair.check_idle()
