@@ -20,7 +20,7 @@ SERVICE = "pdserve.v1.Inference"
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("prompt", nargs="?", default="What is the capital of France?")
-    parser.add_argument("--address", default="127.0.0.1:50051")
+    parser.add_argument("--address", default="127.0.0.1:8001")
     parser.add_argument("--max-tokens", type=int, default=64)
     options = parser.parse_args()
 

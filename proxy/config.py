@@ -18,7 +18,7 @@ class ProxyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
-    grpc_port: int = Field(50051, ge=0, le=65535)  # 0: any free one, named in the log
+    grpc_port: int = Field(8001, ge=0, le=65535)  # 0: any free one, named in the log
     http_port: int = Field(8000, ge=0, le=65535)
     insecure: bool = False  # serve other machines without API keys
 
