@@ -68,21 +68,30 @@ def run(options: UpOptions) -> None:
             say=lambda step: status.update(f"{escape(step)} …"),
         )
         state = launch.run()
-    _show(console, state, config.cluster.desired)
-    _sample(console, state)
-    if not options.detach:
-        _stay(console, state, store)
+        try:
+            status.stop()
+            _show(console, state, config.cluster.desired)
+            _sample(console, state)
+            if options.detach:
+                return
+            _stay(console, state)
+        except KeyboardInterrupt:
+            console.print("\nEnding: what runs may finish.")
+        except BaseException:
+            _end(state, store)
+            raise
+    _end(state, store)
 
 
-def _stay(console: Console, state: ClusterState, store: StateStore) -> None:
-    """Until Ctrl-C or SIGTERM, or until the cluster ends without us."""
+def _stay(console: Console, state: ClusterState) -> None:
+    """Until the cluster ends without us; Ctrl-C and SIGTERM interrupt it."""
     console.print("\nCtrl-C ends it.")
-    try:
-        if state.head is not None:
-            state.head.wait()
-        console.print("The cluster has ended.")
-    except KeyboardInterrupt:
-        console.print("\nEnding: what runs may finish.")
+    if state.head is not None:
+        state.head.wait()
+    console.print("The cluster has ended.")
+
+
+def _end(state: ClusterState, store: StateStore) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # every step below has its deadline
     tear_down(state, store)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
@@ -27,8 +29,10 @@ from engine.fake_runner import write_fake_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
+ROOT = Path(__file__).parents[2]
 COMMAND_TIMEOUT_S = 120
 CHANGE_TIMEOUT_S = 60
+PROMETHEUS = shutil.which("prometheus")
 PDSERVE = str(Path(sys.executable).with_name("pdserve"))
 
 
@@ -37,7 +41,7 @@ class Shell:
     """Runs `pdserve` with state of its own, on ports of its own."""
 
     folder: Path
-    ports: tuple[int, int, int]
+    ports: tuple[int, int, int, int]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -48,11 +52,12 @@ class Shell:
         return StateStore(self.folder / "pdserve")
 
     def up_arguments(self, model: Path) -> list[str]:
-        controller, grpc, http = self.ports
+        controller, grpc, http, prometheus = self.ports
         settings = [
             f"cluster.controller_port={controller}",
             f"proxy.grpc_port={grpc}",
             f"proxy.http_port={http}",
+            f"prometheus.port={prometheus}",
             "cluster.engine.num_blocks=128",
             "cluster.restart.first_delay_s=0.1",
         ]
@@ -97,12 +102,26 @@ class Cluster:
                 return report
         raise AssertionError(f"not within {CHANGE_TIMEOUT_S} s; last: {json.dumps(report, indent=1)}")
 
-    def generate(self) -> tuple[str, str]:
+    def generate(self, prompt: str = "hello there") -> tuple[str, str]:
         """The text, and the path its KV took."""
-        generation = Generation(self.state.grpc_address, text_request("hello there", max_tokens=8, temperature=0.0), 30)
+        generation = Generation(self.state.grpc_address, text_request(prompt, max_tokens=8, temperature=0.0), 30)
         text = "".join(generation)
         assert generation.finished is not None
         return text, generation.finished.path
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Prometheus's answer now."""
+        url = f"http://127.0.0.1:{self.state.prometheus_port}/api/v1/query"
+        answer = httpx.get(url, params={"query": expression}, timeout=10).raise_for_status().json()
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return [series for series in result if series["value"][1] != "NaN"]
+
+
+def dashboard_queries() -> list[str]:
+    """With Grafana's variable for a range put in."""
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "overview.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    return [target["expr"].replace("$__rate_interval", "1m") for target in targets]
 
 
 def all_ready(names: set[str]) -> Callable[[dict[str, Any]], bool]:
@@ -123,13 +142,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    controller, grpc, http = free_ports("127.0.0.1", 3)
-    return Shell(tmp_path_factory.mktemp("state"), (controller, grpc, http))
+    controller, grpc, http, prometheus = free_ports("127.0.0.1", 4)
+    return Shell(tmp_path_factory.mktemp("state"), (controller, grpc, http, prometheus))
 
 
 @pytest.fixture(scope="module")
 def cluster(shell: Shell, model: Path) -> Iterator[Cluster]:
-    done = shell.run(*shell.up_arguments(model), "--detach")
+    with_prometheus = ["--with-prometheus"] if PROMETHEUS else []
+    done = shell.run(*shell.up_arguments(model), "--detach", *with_prometheus)
     assert done.returncode == 0, done.stderr
     yield Cluster(shell, shell.store.read("default"))
     if shell.store.find("default") is not None:
@@ -278,6 +298,16 @@ def test_ray_answers_nobody_without_the_cluster_s_token(cluster: Cluster) -> Non
                 is_alive(b"", metadata=metadata, timeout=10)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         is_alive(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=10)
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH")
+def test_every_panel_of_the_dashboard_gets_data_from_a_real_prometheus(cluster: Cluster) -> None:
+    empty = dashboard_queries()
+    deadline = time.monotonic() + CHANGE_TIMEOUT_S
+    while empty and time.monotonic() < deadline:
+        cluster.generate("longer than a block, so that the prefix cache is asked")
+        empty = [query for query in empty if not cluster.query(query)]
+    assert empty == []
 
 
 def test_down_leaves_no_process_file_or_shared_memory(cluster: Cluster) -> None:
