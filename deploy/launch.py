@@ -1,4 +1,4 @@
-"""One cluster brought up, step by step; a launch that fails leaves nothing running.
+"""One cluster brought up, step by step, and undone from whatever step it reached.
 
 It is up when a real generation has come back through the proxy, not before.
 """
@@ -65,23 +65,25 @@ class Launch:
         self._store = store
         self._environment = environment
         self._say = say
-        self._folder = Path()
+        self._mark = secrets.token_hex(8)
+        self._folder = make_folder()
 
     def run(self) -> ClusterState:
-        """The state of a cluster that answers.
+        """The state of a cluster that answers. Call `undo` after whatever this raises.
 
         Raises LaunchError, and ClusterExistsError, ModelStoreError and RayHeadError of the steps.
         """
         self._make_room()
         self._say(f"model {self._config.cluster.model}")
         model_dir = resolve_model(self._config.cluster.model)
-        state = self._claim()
-        try:
-            return self._start(state, model_dir)
-        except BaseException:  # Ctrl-C too
-            self._say("cleaning up")
-            tear_down(self._store.find(state.name) or state, self._store)
-            raise
+        return self._start(self._claim(), model_dir)
+
+    def undo(self) -> None:
+        """Ends what this launch started, if anything; another cluster of the same name is left alone."""
+        state = self._store.find(self._options.name)
+        if state is not None and state.mark == self._mark:
+            tear_down(state, self._store)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _make_room(self) -> None:
         """The name and the ports must be free. What a crash left of this name is removed."""
@@ -121,10 +123,9 @@ class Launch:
         return ports
 
     def _claim(self) -> ClusterState:
-        self._folder = make_folder()
         state = ClusterState(
             name=self._options.name,
-            mark=secrets.token_hex(8),
+            mark=self._mark,
             folder=str(self._folder),
             model=self._config.cluster.model_name,
             config=str(self._options.config_file),
@@ -138,11 +139,7 @@ class Launch:
             started_at=time(),
             launcher=reference(os.getpid()),
         )
-        try:
-            self._store.claim(state)
-        except ClusterExistsError:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        self._store.claim(state)
         return state
 
     def _start(self, state: ClusterState, model_dir: Path) -> ClusterState:

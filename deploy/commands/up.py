@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -14,12 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from cluster.spec import RoleName
-from deploy.cluster_state import ClusterState, StateStore, default_store
+from deploy.cluster_state import ClusterState, default_store
 from deploy.config import DEFAULT_FILE, load, parse_setting
 from deploy.inference_client import Generation, GenerationFailedError, chat_request, text_request
 from deploy.launch import Launch, LaunchOptions
 from deploy.prometheus import find_prometheus
-from deploy.tear_down import tear_down
 from rpc import inference_pb2
 
 SAMPLE_PROMPT = "What is the capital of France?"
@@ -67,34 +67,35 @@ def run(options: UpOptions) -> None:
             os.environ,
             say=lambda step: status.update(f"{escape(step)} …"),
         )
-        state = launch.run()
         try:
+            state = launch.run()
             status.stop()
             _show(console, state, config.cluster.desired)
             _sample(console, state)
             if options.detach:
                 return
             _stay(console, state)
-        except KeyboardInterrupt:
-            console.print("\nEnding: what runs may finish.")
-        except BaseException:
-            _end(state, store)
+        except BaseException:  # Ctrl-C is the usual one
+            status.update("ending: what runs may finish …")
+            status.start()
+            _undo(launch)
             raise
-    _end(state, store)
+    _undo(launch)
 
 
 def _stay(console: Console, state: ClusterState) -> None:
-    """Until the cluster ends without us; Ctrl-C and SIGTERM interrupt it."""
+    """Until Ctrl-C or SIGTERM, or until the cluster ends without us."""
     console.print("\nCtrl-C ends it.")
-    if state.head is not None:
-        state.head.wait()
-    console.print("The cluster has ended.")
+    with suppress(KeyboardInterrupt):
+        if state.head is not None:
+            state.head.wait()
+        console.print("The cluster has ended.")
 
 
-def _end(state: ClusterState, store: StateStore) -> None:
+def _undo(launch: Launch) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # every step below has its deadline
-    tear_down(state, store)
+        signal.signal(number, signal.SIG_IGN)  # every step of it has its deadline
+    launch.undo()
 
 
 def _show(console: Console, state: ClusterState, desired: Mapping[RoleName, int]) -> None:

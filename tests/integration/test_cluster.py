@@ -355,7 +355,7 @@ def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> No
     state = shell.store.read("foreground")
     processes = marked(CLUSTER_VARIABLE, state.mark)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    assert process.wait(60) in (0, 130)  # 130: before it had settled down to wait
     process.stdout.close()
     assert_nothing_left(shell, state, processes)
 
