@@ -79,11 +79,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
             controller_incarnation=controller.incarnation,
             uptime_s=monotonic() - controller.started_at,
             pid=os.getpid(),
+            proxy_http_address=controller.proxy.spec.http_address,
+            proxy_grpc_address=controller.proxy.spec.grpc_address,
         )
-        if controller.proxy_spec is not None:
-            info.proxy_http_address = controller.proxy_spec.http_address
-            info.proxy_grpc_address = controller.proxy_spec.grpc_address
-        proxy = await controller.describe_proxy()
+        proxy = await controller.proxy.describe()
         if proxy is not None:
             info.proxy_pid = proxy.pid or 0
             info.num_proxy_restarts = proxy.num_restarts

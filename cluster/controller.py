@@ -15,8 +15,9 @@ from uuid import uuid4
 
 from cluster.desired_file import DesiredFile
 from cluster.fleet import Fleet, FleetWorker, Retire, Start
-from cluster.launcher import Launcher, ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
+from cluster.launcher import Launcher, ProcessLost, RunningWorker, WorkerReport
 from cluster.membership import Member, Membership
+from cluster.proxy_keeper import ProxyKeeper
 from cluster.spec import ClusterSpec, ProxySpec, RoleName
 
 DRAIN_MARGIN_S = 10.0  # for a drain's own answer
@@ -43,10 +44,10 @@ class Controller:
         model_dir: str,
         launcher: Launcher,
         desired_file: DesiredFile,
-        proxy: ProxySpec | None = None,
+        proxy: ProxySpec,
     ) -> None:
         self.spec = spec
-        self.proxy_spec = proxy
+        self.proxy = ProxyKeeper(proxy, spec.restart, launcher)
         self.incarnation = new_incarnation()
         self.membership = Membership()
         self.started_at = monotonic()
@@ -56,14 +57,14 @@ class Controller:
         self._desired_file = desired_file
         self._running: dict[str, RunningWorker] = {}  # by incarnation
         self._retiring: dict[str, asyncio.Task[int]] = {}  # by incarnation
-        self._proxy: RunningProxy | None = None
         self._tasks: asyncio.TaskGroup
         self._changed = asyncio.Event()
         self._stopping = False
 
     async def adopt(self) -> None:
         """Takes over what an earlier controller left. Nothing is published, and nobody served, before this."""
-        workers, self._proxy = await self._launcher.adopt()
+        workers, proxy = await self._launcher.adopt()
+        self.proxy.adopt(proxy)
         for worker in workers:
             spec = worker.spec
             other = self.fleet.workers.get(spec.name)
@@ -84,8 +85,7 @@ class Controller:
                 self._tasks.create_task(self._watch(worker))
                 if worker.is_draining:
                     self._retire(Retire(worker.spec.name, worker.spec.incarnation, was_ready=True))
-            if self.proxy_spec is not None:
-                self._tasks.create_task(self._keep_proxy(self.proxy_spec))
+            self._tasks.create_task(self.proxy.run())
             await self._reconcile()
 
     def scale(self, role: RoleName, num_workers: int) -> int:
@@ -106,8 +106,7 @@ class Controller:
         """Stops the proxy, then every worker, at once. `run` returns after it."""
         self._stopping = True
         self._changed.set()
-        if self._proxy is not None:
-            await self._proxy.stop()
+        await self.proxy.stop()
         await asyncio.gather(*(worker.stop() for worker in self._running.values()))
 
     async def list_workers(self) -> list[WorkerStatus]:
@@ -117,16 +116,6 @@ class Controller:
             WorkerStatus(self._member(worker), worker.num_restarts, worker.last_error, report)
             for worker, report in zip(workers, reports, strict=True)
         ]
-
-    async def describe_proxy(self) -> ProxyReport | None:
-        """None when there is none, or it does not answer."""
-        if self._proxy is None:
-            return None
-        try:
-            async with asyncio.timeout(DESCRIBE_TIMEOUT_S):
-                return await self._proxy.describe()
-        except (ProcessLost, TimeoutError):
-            return None
 
     async def _reconcile(self) -> None:
         while not self._stopping:
@@ -218,27 +207,6 @@ class Controller:
                 logger.warning("%s did not drain: %s", retire.name, error)
         await worker.stop()
         return num_aborted
-
-    async def _keep_proxy(self, spec: ProxySpec) -> None:
-        """The runner restarts the proxy; this restarts the runner."""
-        early_deaths = 0
-        while not self._stopping:
-            started_at = monotonic()
-            try:
-                if self._proxy is None:
-                    self._proxy = await self._launcher.launch_proxy(spec)
-                reason = await self._proxy.watch()
-                await self._proxy.stop()
-            except ProcessLost as error:
-                reason = str(error)
-            self._proxy = None
-            if self._stopping:
-                return
-            stable = monotonic() - started_at >= self.spec.restart.stable_after_s
-            early_deaths = 0 if stable else early_deaths + 1
-            delay_s = self.spec.restart.delay_s(early_deaths)
-            logger.warning("the proxy's runner ended (%s); started again in %g s", reason, delay_s)
-            await asyncio.sleep(delay_s)
 
     async def _report(self, incarnation: str) -> WorkerReport | None:
         worker = self._running.get(incarnation)

@@ -24,9 +24,10 @@ from deploy.config import WILDCARDS, DeployConfig
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
 from deploy.model_store import resolve_model
-from deploy.ports import free_ports, is_free, listener
-from deploy.processes import command_of, reference
-from deploy.prometheus import start_prometheus
+from deploy.port_check import WantedPort, check_ports
+from deploy.ports import free_ports
+from deploy.processes import reference
+from deploy.prometheus import PROMETHEUS_HOST, start_prometheus
 from deploy.ray_head import RayHead, last_lines
 from deploy.tear_down import tear_down
 from proxy.address import join_host_port
@@ -71,7 +72,7 @@ class Launch:
     def run(self) -> ClusterState:
         """The state of a cluster that answers. Call `undo` after whatever this raises.
 
-        Raises LaunchError, and ClusterExistsError, ModelStoreError and RayHeadError of the steps.
+        Raises LaunchError, and ClusterExistsError, PortTakenError, ModelStoreError and RayHeadError of the steps.
         """
         self._make_room()
         self._say(f"model {self._config.cluster.model}")
@@ -97,29 +98,17 @@ class Launch:
         if left is not None:
             self._say(f"removing what is left of an earlier {left.name!r}")
             tear_down(left, self._store)
-        for name, host, port in self._ports():
-            if not is_free(host, port):
-                raise LaunchError(f"port {port} ({name}) is taken by {self._owner(port)}")
+        check_ports(self._ports(), self._store)
 
-    def _owner(self, port: int) -> str:
-        for state in self._store.all():
-            if port in state.ports.values() and state.is_alive:
-                return (
-                    f"the cluster {state.name!r}: end it with `pdserve down --name {state.name}`, or set another port"
-                )
-        pid = listener(port)
-        who = "another process" if pid is None else f"process {pid} ({command_of(pid)[:80]})"
-        return f"{who}: end it, or set another port"
-
-    def _ports(self) -> list[tuple[str, str, int]]:
+    def _ports(self) -> list[WantedPort]:
         cluster, proxy = self._config.cluster, self._config.proxy
         ports = [
-            ("cluster.controller_port", cluster.host, cluster.controller_port),
-            ("proxy.http_port", proxy.host, proxy.http_port),
-            ("proxy.grpc_port", proxy.host, proxy.grpc_port),
+            WantedPort("cluster.controller_port", cluster.host, cluster.controller_port),
+            WantedPort("proxy.http_port", proxy.host, proxy.http_port),
+            WantedPort("proxy.grpc_port", proxy.host, proxy.grpc_port),
         ]
         if self._options.with_prometheus:
-            ports.append(("prometheus.port", "127.0.0.1", self._config.prometheus.port))
+            ports.append(WantedPort("prometheus.port", PROMETHEUS_HOST, self._config.prometheus.port))
         return ports
 
     def _claim(self) -> ClusterState:

@@ -12,6 +12,7 @@ import yaml
 from deploy.cluster_state import ClusterState
 from deploy.processes import ProcessReference, reference
 
+PROMETHEUS_HOST = "127.0.0.1"
 SETTINGS_FILE = Path(__file__).parent / "prometheus.yml"
 
 
@@ -38,7 +39,7 @@ def start_prometheus(state: ClusterState, environment: Mapping[str, str]) -> Pro
                 find_prometheus(),
                 f"--config.file={settings}",
                 f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{state.prometheus_port}",
+                f"--web.listen-address={PROMETHEUS_HOST}:{state.prometheus_port}",
             ],
             env=dict(environment),
             stdin=subprocess.DEVNULL,

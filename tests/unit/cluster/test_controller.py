@@ -63,7 +63,7 @@ async def test_the_cluster_comes_up_with_every_worker_ready_and_a_proxy(tmp_path
         snapshot = await until(controller, all_ready(2))
         assert {member.worker for member in snapshot.members} == {"prefill-0", "decode-0"}
         assert all(member.addresses is not None for member in snapshot.members)
-        proxy = await controller.describe_proxy()
+        proxy = await controller.proxy.describe()
         assert proxy is not None
         assert proxy.pid == 9
     assert launcher.living == []

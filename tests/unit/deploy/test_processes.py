@@ -7,9 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from deploy.cluster_state import StateStore
+from deploy.port_check import PortTakenError, WantedPort, check_ports
 from deploy.ports import free_ports, is_free, listener
 from deploy.processes import ProcessReference, command_of, marked, reference
 
@@ -81,3 +84,15 @@ def test_free_ports_differ() -> None:
 def test_an_address_of_another_machine_is_an_error_not_a_taken_port() -> None:
     with pytest.raises(OSError, match="annot assign"):
         is_free("203.0.113.1", 8000)
+
+
+def test_a_taken_port_is_told_with_the_process_that_has_it(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            PortTakenError, match=rf"port {port} \(proxy.http_port\) is taken by process {os.getpid()} \("
+        ):
+            check_ports([WantedPort("proxy.http_port", "127.0.0.1", port)], StateStore(tmp_path))
+    check_ports([WantedPort("proxy.http_port", "127.0.0.1", port)], StateStore(tmp_path))

@@ -1,0 +1,78 @@
+"""Keeps the proxy's runner alive: the runner restarts the proxy, this restarts the runner.
+
+A runner that an earlier controller started is taken over as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+
+from cluster.launcher import Launcher, ProcessLost, ProxyReport, RunningProxy
+from cluster.spec import ProxySpec, RestartSpec
+
+DESCRIBE_TIMEOUT_S = 2.0
+logger = logging.getLogger(__name__)
+
+
+class ProxyKeeper:
+    """Maintains at most one runner. `run` does the work."""
+
+    def __init__(self, spec: ProxySpec, restart: RestartSpec, launcher: Launcher) -> None:
+        self.spec = spec
+        self._restart = restart
+        self._launcher = launcher
+        self._runner: RunningProxy | None = None
+        self._stopping = asyncio.Event()
+
+    def adopt(self, runner: RunningProxy | None) -> None:
+        self._runner = runner
+
+    async def run(self) -> None:
+        """Until `stop`."""
+        early_deaths = 0
+        while not self._stopping.is_set():
+            started_at = monotonic()
+            reason = await self._run_once()
+            self._runner = None
+            if self._stopping.is_set():
+                return
+            stable = monotonic() - started_at >= self._restart.stable_after_s
+            early_deaths = 0 if stable else early_deaths + 1
+            delay_s = self._restart.delay_s(early_deaths)
+            logger.warning("the proxy's runner ended (%s); started again in %g s", reason, delay_s)
+            await self._wait(delay_s)
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        if self._runner is not None:
+            await self._runner.stop()
+
+    async def describe(self) -> ProxyReport | None:
+        """None when it does not answer."""
+        if self._runner is None:
+            return None
+        try:
+            async with asyncio.timeout(DESCRIBE_TIMEOUT_S):
+                return await self._runner.describe()
+        except (ProcessLost, TimeoutError):
+            return None
+
+    async def _run_once(self) -> str:
+        """Why it ended."""
+        try:
+            if self._runner is None:
+                self._runner = await self._launcher.launch_proxy(self.spec)
+            reason = await self._runner.watch()
+            await self._runner.stop()
+        except ProcessLost as error:
+            return str(error)
+        return reason
+
+    async def _wait(self, delay_s: float) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
