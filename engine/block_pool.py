@@ -32,6 +32,7 @@ class BlockPool:
         self.num_hits = 0  # blocks found
         self._references = [0] * num_blocks
         self._leases = [0] * num_blocks
+        self._num_leased = 0  # blocks with a lease at least
         self._generations = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._by_hash: dict[bytes, int] = {}
@@ -68,6 +69,7 @@ class BlockPool:
         for block in blocks:
             if self._references[block] == 0:
                 raise IntegrityError(f"block {block} is leased but not held")
+            self._num_leased += self._leases[block] == 0
             self._leases[block] += 1
 
     def unlease(self, blocks: Sequence[int]) -> None:
@@ -75,6 +77,7 @@ class BlockPool:
             if self._leases[block] == 0:
                 raise IntegrityError(f"block {block} has no lease to end")
             self._leases[block] -= 1
+            self._num_leased -= self._leases[block] == 0
             self._retire(block)
 
     def generation(self, block: int) -> int:
@@ -99,15 +102,16 @@ class BlockPool:
         return hits
 
     def counts(self) -> BlockCounts:
-        leased = sum(1 for n in self._leases if n)
-        used = sum(1 for n, m in zip(self._references, self._leases, strict=True) if n and not m)
-        return BlockCounts(free=len(self._free), used=used, cached=len(self._evictable), leased=leased)
+        used = self.num_blocks - self.num_free - self._num_leased
+        return BlockCounts(free=len(self._free), used=used, cached=len(self._evictable), leased=self._num_leased)
 
     def check_integrity(self, held: Iterable[int] | None = None) -> None:
         """Raises IntegrityError unless each block is counted once; `held`: all requests' blocks, repeated."""
-        counts = self.counts()
-        if counts.free + counts.used + counts.cached + counts.leased != self.num_blocks:
-            raise IntegrityError(f"{counts} does not add up to {self.num_blocks} blocks")
+        leased = sum(1 for n in self._leases if n)
+        used = sum(1 for n, m in zip(self._references, self._leases, strict=True) if n and not m)
+        found = BlockCounts(free=len(self._free), used=used, cached=len(self._evictable), leased=leased)
+        if found != self.counts():
+            raise IntegrityError(f"{found} was found, {self.counts()} was counted")
         idle = [*self._free, *self._evictable]
         if len(set(idle)) != len(idle) or any(self._references[b] or self._leases[b] for b in idle):
             raise IntegrityError("a block is free twice, or free and held")
