@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from kv_transfer.ended import ended
 from kv_transfer.handoff_plan import Plan
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError
 from kv_transfer.staging import Slot, StagingRing
-from kv_transfer.transport import TransferFailed, Transport
+from kv_transfer.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +103,20 @@ class BlockReader:
         timeout_s = self._config.read_timeout_s(len(piece.sources) * self._ring.block_bytes)
         read = self._transport.read(self._peer, piece.sources, slot)
         try:
-            async with asyncio.timeout(timeout_s):
-                await ended(read)
-            read.result()
-        except TimeoutError:
-            self._ring.quarantine(slot, read)
-            detail = f"{len(piece.sources)} blocks did not come from {self._peer} in {timeout_s:g} s"
-            raise HandoffError(FailureReason.TRANSFER_TIMEOUT, detail) from None
-        except TransferFailed as error:
-            self._ring.release(slot)
-            raise HandoffError(FailureReason.TRANSFER_FAILED, str(error)) from error
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await ended(read)
         except asyncio.CancelledError:
             self._ring.release_after(slot, read, timeout_s - (loop.time() - started_at))
             raise
+        if not read.done():
+            self._ring.quarantine(slot, read)
+            detail = f"{len(piece.sources)} blocks did not come from {self._peer} in {timeout_s:g} s"
+            raise HandoffError(FailureReason.TRANSFER_TIMEOUT, detail)
+        error = read.exception()
+        if error is not None:
+            self._ring.release(slot)
+            raise HandoffError(FailureReason.TRANSFER_FAILED, str(error)) from error
         self.spans.append(Span(started_at, loop.time()))
 
     async def _copy(self, piece: Piece, slot: Slot) -> None:

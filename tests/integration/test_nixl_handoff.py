@@ -162,13 +162,13 @@ class FaultyPeer(GrpcPeer):
         num_events = 0
         async for event in super().open(ticket, have_tokens):
             if num_events == self._before_event:
-                self._fault()
+                await asyncio.to_thread(self._fault)
             num_events += 1
             yield event
 
     async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
         if self._before_commit:
-            self._fault()
+            await asyncio.to_thread(self._fault)
         return await super().commit(ticket, blocks)
 
 
