@@ -29,7 +29,7 @@ class AttentionMetadata:
 
     @classmethod
     def of(cls, works: Sequence[Work], block_size: int, device: str = "cpu") -> AttentionMetadata:
-        tables = [work.request.blocks[: -(-work.end // block_size)] for work in works]
+        tables = [work.blocks[: -(-work.end // block_size)] for work in works]
         width = max(len(table) for table in tables)
         positions = [(work, i) for work in works for i in range(work.start, work.end)]
         return cls(
@@ -38,7 +38,7 @@ class AttentionMetadata:
             block_tables=torch.tensor(
                 [table + [0] * (width - len(table)) for table in tables], dtype=torch.int32, device=device
             ),
-            blocks=torch.tensor([work.request.blocks[i // block_size] for work, i in positions], device=device),
+            blocks=torch.tensor([work.blocks[i // block_size] for work, i in positions], device=device),
             slots=torch.tensor([i % block_size for _, i in positions], device=device),
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.request import Request
@@ -10,16 +11,32 @@ from engine.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Compute `num_tokens` of one request's tokens, from `start` on, and write their KV into the request's blocks."""
+    """Compute `num_tokens` of one request's tokens, from `start` on, and write their KV into `blocks`.
+
+    The request may end while its work is computed; `blocks` stays what it was, and nobody else gets them until then.
+    """
 
     request: Request
     start: int
     num_tokens: int
     sample: bool  # the last of these tokens is the request's last: choose the next one
+    blocks: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", self.request.blocks)
 
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a batch: one token id for each sampled work, or why the model could not compute it."""
+
+    sampled: Sequence[int] = ()
+    error: str | None = None
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

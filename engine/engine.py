@@ -1,6 +1,6 @@
-"""One model on one device, stepped: schedule, run, update.
+"""One model on one device, stepped: schedule, compute, finish.
 
-Not thread-safe: everything here is called in the thread that steps (`EngineThread.call`).
+Not thread-safe: all but `compute` is called in one thread (`EngineThread.call`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from engine.batch import Runner
+from engine.batch import Batch, Outcome, Runner
 from engine.block_hash import HashContext
 from engine.block_pool import BlockCounts, BlockPool
 from engine.config import EngineConfig
 from engine.errors import RequestTooLong, UnknownRequest
 from engine.kv_cache import KVCache
 from engine.request import Request, RequestState
-from engine.scheduler import Scheduler, TokenOutput
+from engine.scheduler import Schedule, Scheduler, TokenOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +110,31 @@ class Engine:
         self.abort(request_id)
 
     def step(self) -> StepResult:
-        schedule = self.scheduler.schedule()
-        batch = schedule.batch
+        """Schedule, compute, finish: one whole step in the calling thread."""
+        schedule = self.schedule()
+        return self.finish(schedule, self.compute(schedule.batch))
+
+    def schedule(self) -> Schedule:
+        return self.scheduler.schedule()
+
+    def compute(self, batch: Batch) -> Outcome:
+        """The part of a step that may run in another thread: it touches the model and the batch's own blocks only."""
         started_at = perf_counter()
         try:
             sampled = self.runner.run(batch) if batch.works else []
         except Exception as error:  # noqa: BLE001  the model failed on this batch: its requests end, the engine goes on
-            failed = [(work.request.request_id, f"{type(error).__name__}: {error}") for work in batch.works]
-            for request_id, _ in failed:
-                self.abort(request_id)
+            return Outcome(error=f"{type(error).__name__}: {error}")
+        return Outcome(sampled, duration_s=perf_counter() - started_at)
+
+    def finish(self, schedule: Schedule, outcome: Outcome) -> StepResult:
+        """Takes in what was computed. Requests may have come and gone since `schedule`."""
+        batch = schedule.batch
+        if outcome.error is not None:
+            failed = [(work.request.request_id, outcome.error) for work in batch.works]
+            failed = [(request_id, error) for request_id, error in failed if self.abort(request_id)]
             return StepResult(reserved=schedule.reserved, preempted=schedule.preempted, failed=failed)
         num_decode = sum(1 for work in batch.works if work.num_tokens == 1 and work.request.num_generated > 0)
-        tokens = self.scheduler.update(batch, sampled)
+        tokens = self.scheduler.update(batch, outcome.sampled)
         self._forget_ended(tokens)
         return StepResult(
             tokens=tokens,
@@ -130,7 +143,7 @@ class Engine:
             preempted=schedule.preempted,
             num_prefill_tokens=batch.num_tokens - num_decode,
             num_decode_tokens=num_decode,
-            duration_s=perf_counter() - started_at,
+            duration_s=outcome.duration_s,
         )
 
     def load(self) -> EngineLoad:

@@ -1,4 +1,7 @@
-"""The thread that owns an `Engine`: commands come in through one queue, step results go out to subscribers."""
+"""The thread that owns an `Engine`: commands come in through one queue, step results go out to subscribers.
+
+While the model computes a batch, in a thread of its own, commands go on; none of them hands out blocks.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from engine.batch import Batch, Outcome
 from engine.engine import Engine, EngineLoad, StepResult
 from engine.errors import EngineStopped
 
@@ -30,6 +34,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._subscribers: list[Callable[[StepResult], None]] = []
         self._stopping = threading.Event()
+        self._device = ThreadPoolExecutor(1, "model")
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def subscribe(self, on_step: Callable[[StepResult], None]) -> None:
@@ -42,13 +47,13 @@ class EngineThread:
     def stop(self, timeout_s: float = 10.0) -> None:
         """Ends the thread after the step it is in. Later calls raise EngineStopped."""
         self._stopping.set()
-        self._inbox.put(lambda: None)
+        self._inbox.put(_nothing)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._refuse_pending()
 
     def call(self, command: Callable[[Engine], T]) -> Future[T]:
-        """Runs `command(engine)` between two steps; its result or exception arrives in the future."""
+        """Runs `command(engine)` in the engine thread, soon; its result or exception arrives in the future."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -72,7 +77,8 @@ class EngineThread:
         idle = True
         while not self._stopping.is_set():
             self._run_commands(wait=idle)
-            result = self.engine.step()
+            schedule = self.engine.schedule()
+            result = self.engine.finish(schedule, self._compute(schedule.batch))
             idle = result.num_tokens == 0 and not result.failed
             self.load = self.engine.load()
             self._publish(result)
@@ -84,7 +90,18 @@ class EngineThread:
             if num_failed_steps == MAX_FAILED_STEPS:
                 self._stopping.set()
                 self.died.set_result(f"{MAX_FAILED_STEPS} steps in a row failed: {result.failed[0][1]}")
+        self._device.shutdown(wait=False)
         self._refuse_pending()
+
+    def _compute(self, batch: Batch) -> Outcome:
+        """The model runs in its own thread, so that a command waits for other commands only, not for a whole step."""
+        if not batch.works:
+            return Outcome()
+        running = self._device.submit(self.engine.compute, batch)
+        running.add_done_callback(lambda _: self._inbox.put(_nothing))
+        while not running.done():
+            self._inbox.get()()
+        return running.result()
 
     def _run_commands(self, wait: bool) -> None:
         try:
@@ -108,3 +125,7 @@ class EngineThread:
                 self._inbox.get_nowait()()
             except queue.Empty:
                 return
+
+
+def _nothing() -> None:
+    """Wakes the thread."""

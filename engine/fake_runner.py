@@ -75,13 +75,13 @@ class FakeRunner:
     def _write(self, work: Work) -> None:
         for position in range(work.start, work.end):
             block, slot = divmod(position, self.cache.layout.block_size)
-            self._slot(work.request.blocks[block], slot).copy_(self._entry(work.request.token_ids[position]))
+            self._slot(work.blocks[block], slot).copy_(self._entry(work.request.token_ids[position]))
 
     def _sample(self, work: Work) -> int:
         values = []
         for position in range(work.end):
             block, slot = divmod(position, self.cache.layout.block_size)
-            entry = self._slot(work.request.blocks[block], slot)
+            entry = self._slot(work.blocks[block], slot)
             token = float(entry[0, 0, 0, 0])
             values.append(token if torch.equal(entry, self._entry(token)) else -1.0)
         return next_token(values, work.request.sampling)

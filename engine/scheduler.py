@@ -7,7 +7,7 @@ known tokens need, or none, so a half-admitted prompt can never wait for another
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.batch import Batch, Work
@@ -104,10 +104,16 @@ class Scheduler:
                 budget -= n
         return Schedule(Batch(tuple(works)), reserved, preempted)
 
-    def update(self, batch: Batch, sampled: list[int]) -> list[TokenOutput]:
+    def update(self, batch: Batch, sampled: Sequence[int]) -> list[TokenOutput]:
+        """Takes in what was computed; nothing for requests that ended meanwhile."""
         for work in batch.works:
-            self._advance(work.request, work.end)
-        return [self._append(work.request, token) for work, token in zip(batch.sampled, sampled, strict=True)]
+            if work.request.state is RequestState.RUNNING:
+                self._advance(work.request, work.end)
+        return [
+            self._append(work.request, token)
+            for work, token in zip(batch.sampled, sampled, strict=True)
+            if work.request.state is RequestState.RUNNING
+        ]
 
     def _has_room(self, request: Request) -> bool:
         return len(request.blocks) * self.config.block_size >= request.num_tokens

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from engine.batch import Batch
+from engine.batch import Batch, Runner
 from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
@@ -66,6 +66,43 @@ def test_a_device_that_fails_every_step_ends_the_thread_with_a_reason(new_reques
         thread.call(lambda engine, n=n: engine.add(new_request([n]))).result(5)  # type: ignore[misc]
         thread.call(lambda engine: None).exception(5)
     assert "device lost" in thread.died.result(5)
+
+
+def test_commands_need_not_wait_for_the_model_and_may_end_what_it_computes(new_request: RequestFactory) -> None:
+    engine = make_engine()
+    runner = SlowRunner(engine.runner)
+    engine.runner = runner
+    thread = EngineThread(engine)
+    results: list[StepResult] = []
+    thread.subscribe(results.append)
+    thread.start()
+    thread.call(lambda engine: engine.add(new_request([1, 2, 3]))).result(5)
+    thread.call(lambda engine: engine.add(new_request([4, 5, 6]))).result(5)
+    assert runner.computing.wait(5)
+    assert thread.call(lambda engine: engine.abort("r0")).result(5)
+    assert thread.call(lambda engine: engine.pool.allocate(0)).result(5) == []
+    runner.go_on.set()
+    ended = threading.Event()
+    thread.subscribe(lambda result: ended.set() if not engine.requests else None)
+    assert ended.wait(5)
+    thread.stop()
+    engine.check_integrity()
+    tokens = [output for result in results for output in result.tokens]
+    assert [t.token_id for t in tokens if t.request_id == "r1"] == FakeRunner.expected([4, 5, 6], 4)
+    assert not [t for t in tokens if t.request_id == "r0"]
+
+
+class SlowRunner:
+    """Computes its first batch only when told to."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.computing, self.go_on = threading.Event(), threading.Event()
+        self._runner = runner
+
+    def run(self, batch: Batch) -> list[int]:
+        self.computing.set()
+        assert self.go_on.wait(5)
+        return self._runner.run(batch)
 
 
 class BrokenDevice:
