@@ -58,7 +58,11 @@ class Read:
 
 
 class NixlTransport:
-    """Maintains one agent, named for the incarnation. A peer's restart is another incarnation, so another agent."""
+    """Maintains one agent, named for the incarnation. A peer's restart is another incarnation, so another agent.
+
+    A limit of UCX over TCP: a source that was stalled, and answers a read only after its reader has died, is aborted by
+    UCX ("unexpected error: Endpoint timeout"), and must be restarted by its supervisor. Readers only see a failed read.
+    """
 
     name = "nixl"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import suppress
 
 import pytest
 import torch
@@ -54,6 +57,16 @@ class Reader(Source):
 
     def start_reading(self, incarnation: str) -> None:
         self.end.transport.read(incarnation, list(range(NUM_BLOCKS)), self.end.slot())
+
+    def forget(self, incarnation: str) -> None:
+        self.end.transport.forget(incarnation)
+
+    def cut_connections(self) -> None:
+        """As a network does that has dropped them."""
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+                if sock.family in (socket.AF_INET, socket.AF_INET6):
+                    sock.shutdown(socket.SHUT_RDWR)
 
 
 def nixl_end(incarnation: str, tls: str | None, layout: KVLayout = LAYOUT) -> End:
@@ -214,6 +227,21 @@ class TestAKilledSource:
             for block in range(NUM_BLOCKS):
                 reader.transport.read("P2", [block], reader.slot(1)).result(WAIT_S)
                 assert int(reader.slot(1).memory[0]) == block + 1
+
+
+def test_a_connection_that_was_cut_while_idle_fails_one_read_and_can_be_made_again() -> None:
+    with Child(Source, "P", "tcp") as source, Child(Reader, "D", "tcp") as reader:
+        metadata = source.call("metadata")
+        reader.call("connect", "P", metadata)
+        assert reader.call("read", "P", [0]) == [1]
+        for _ in range(3):
+            reader.call("cut_connections")
+            with pytest.raises(TransferFailed, match="DISCONNECT"):
+                reader.call("read", "P", [1])
+            reader.call("forget", "P")
+            reader.call("connect", "P", metadata)
+            assert reader.call("read", "P", [2, 3]) == [3, 4]
+        assert source.alive
 
 
 @over_both
