@@ -42,6 +42,7 @@ class RayHead:
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # the controller has drained what there was
             "RAY_prestart_worker_first_driver": "false",  # idle processes would only take memory
             "RAY_enable_worker_prestart": "false",
+            "RAY_worker_niceness": "0",  # by default Ray's workers, so the proxy too, yield to everything else
         }
 
     def start(self) -> tuple[ProcessReference, str]:
