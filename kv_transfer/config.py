@@ -1,11 +1,9 @@
-"""The hand-off's settings: every deadline, the staging ring and the transport, validated once, at the edge.
+"""The hand-off's settings: every deadline, the staging ring and UCX's transports, validated once, at the edge.
 
 Each wait ends at the earlier of the request's deadline and the cap given here.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,7 +15,6 @@ class TransferConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    transport: Literal["auto", "nixl", "local"] = "auto"  # local: both workers in one process, for tests
     ucx_tls: str | None = None  # UCX transports, as in "tcp"; None: UCX chooses, shared memory on one node
     staging_slots: int = Field(8, ge=1)
     staging_slot_bytes: int = Field(8 * MIB, ge=1)  # bounds how long one read blocks the transport's thread
