@@ -6,7 +6,7 @@ Only names and help texts here; a command's code is imported when it runs, so th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,17 +21,21 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Option("--name", help="Which cluster, when this machine runs several.", metavar="NAME")]
-Count = typer.Option(min=0, max=64, metavar="N", show_default="from the configuration")
+
+
+def _count(role: str) -> Any:
+    text = f"Number of {role} workers; by default the file's."
+    return typer.Option(min=0, max=64, help=text, metavar="N", show_default=False)
 
 
 @app.command()
 def up(
     config: Annotated[
-        Path | None, typer.Option(help="YAML file.", metavar="FILE", show_default="deploy/local.yaml")
+        Path | None, typer.Option(help="YAML; by default deploy/local.yaml.", metavar="FILE", show_default=False)
     ] = None,
-    prefill: Annotated[int | None, Count] = None,
-    decode: Annotated[int | None, Count] = None,
-    mixed: Annotated[int | None, Count] = None,
+    prefill: Annotated[int | None, _count("prefill")] = None,
+    decode: Annotated[int | None, _count("decode")] = None,
+    mixed: Annotated[int | None, _count("mixed")] = None,
     model: Annotated[
         str | None,
         typer.Option(help="Folder of a Hugging Face model, or a hub id.", metavar="PATH|HUB_ID", show_default=False),

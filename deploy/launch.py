@@ -178,8 +178,8 @@ class Launch:
             "--model-name", cluster.model_name,
             *to_arguments(proxy),
         ]  # fmt: skip
-        if cluster.engine.max_model_len is not None:
-            command += ["--max-model-len", str(cluster.engine.max_model_len)]
+        if cluster.max_model_len is not None:
+            command += ["--max-model-len", str(cluster.max_model_len)]
         return ProxySpec(
             command=tuple(command),
             grpc_address=join_host_port(host, proxy.grpc_port),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.inference_client import Generation, text_request
 from deploy.ports import free_ports
 from deploy.processes import ProcessReference, marked, reference
-from engine.fake_runner import write_fake_model
+from engine.fake_runner import FakeModel, write_fake_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -102,9 +103,10 @@ class Cluster:
                 return report
         raise AssertionError(f"not within {CHANGE_TIMEOUT_S} s; last: {json.dumps(report, indent=1)}")
 
-    def generate(self, prompt: str = "hello there") -> tuple[str, str]:
+    def generate(self, prompt: str = "hello there", num_tokens: int = 8) -> tuple[str, str]:
         """The text, and the path its KV took."""
-        generation = Generation(self.state.grpc_address, text_request(prompt, max_tokens=8, temperature=0.0), 30)
+        request = text_request(prompt, max_tokens=num_tokens, temperature=0.0)
+        generation = Generation(self.state.grpc_address, request, 60)
         text = "".join(generation)
         assert generation.finished is not None
         return text, generation.finished.path
@@ -137,7 +139,7 @@ def incarnations(report: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_fake_model(tmp_path_factory.mktemp("model"))
+    return write_fake_model(tmp_path_factory.mktemp("model"), FakeModel(seconds_per_step=0.002))
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +237,18 @@ def test_scaling_up_gives_a_worker_that_serves_and_scaling_down_takes_it_away(cl
     assert set(cluster.workers()) == {"prefill-0", "decode-0"}
     assert [process.wait(10) for process in leaving] == [True, True]
     assert cluster.generate()[1] == "p2p"
+
+
+def test_requests_that_run_on_a_worker_that_leaves_are_finished(cluster: Cluster) -> None:
+    assert cluster.shell.run("scale", "decode=2").returncode == 0
+    expected, _ = cluster.generate(num_tokens=500)
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(cluster.generate, num_tokens=500) for _ in range(4)]
+        cluster.until(lambda report: all(w["load"]["running"] for w in report["workers"] if w["role"] == "decode"))
+        assert cluster.shell.run("scale", "decode=1").returncode == 0
+        assert [future.result()[0] for future in running] == [expected] * 4
+    ended = [line for line in cluster.shell.run("logs", "proxy", "-n", "100").stdout.splitlines() if " ok path=" in line]
+    assert all("attempts=1 " in line for line in ended[-4:])
 
 
 def test_a_cluster_without_prefill_workers_still_answers(cluster: Cluster) -> None:
