@@ -165,6 +165,7 @@ class Launch:
         except subprocess.TimeoutExpired as error:
             raise LaunchError(f"the controller did not start within {CONTROLLER_TIMEOUT_S:g} s") from error
         if done.returncode != 0:
+            check_ports(self._ports()[:1], self._store)  # two launches at once: the other has it
             said = last_lines(self._folder / "logs" / "controller.log", NUM_LOG_LINES)
             raise LaunchError("\n".join(part for part in (done.stderr.strip(), said) if part))
 
