@@ -12,9 +12,9 @@ from pathlib import Path
 from time import monotonic
 
 import grpc
-from kv_transfer.nixl import NixlTransport
 from prometheus_client import CollectorRegistry, start_http_server
 
+from cluster.address import join_host_port
 from cluster.request_stream import Identity, LoadReporter, StreamServer
 from cluster.spec import WorkerSpec
 from cluster.token_request import RequestBuilder
@@ -28,6 +28,7 @@ from kv_transfer.lease import LeaseTable
 from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
 from kv_transfer.metrics import TransferGauges, TransferMetrics
+from kv_transfer.nixl import NixlTransport
 from kv_transfer.staging import StagingRing
 from kv_transfer.transport import Transport
 from prefill_worker.peer_service import PeerService
@@ -102,8 +103,8 @@ class Worker:
             "worker %s (%s) serves as %s on %s:%d", spec.name, spec.incarnation, spec.role, spec.host, grpc_port
         )
         return WorkerAddresses(
-            grpc=f"{spec.host}:{grpc_port}",
-            metrics=f"{spec.host}:{self._metrics_server.server_port}",
+            grpc=join_host_port(spec.host, grpc_port),
+            metrics=join_host_port(spec.host, self._metrics_server.server_port),
             incarnation=spec.incarnation,
             transports=(self.transport.name,),
         )
@@ -158,7 +159,7 @@ class Worker:
         worker_pb2_grpc.add_PrefillServicer_to_server(prefill, self._server)
         worker_pb2_grpc.add_DecodeServicer_to_server(decode, self._server)
         peer_pb2_grpc.add_PeerServicer_to_server(peer_service, self._server)
-        port = self._server.add_insecure_port(f"{self.spec.host}:0")
+        port = self._server.add_insecure_port(join_host_port(self.spec.host, 0))
         await self._server.start()
         return port
 
@@ -187,6 +188,7 @@ class Worker:
         return None if self._admitting else worker_pb2.FAILURE_DRAINING
 
     def _fail(self, reason: str) -> None:
+        self._admitting = False
         if not self._failed.done():
             self._failed.set_result(reason)
 

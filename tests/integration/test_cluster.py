@@ -247,7 +247,8 @@ def test_requests_that_run_on_a_worker_that_leaves_are_finished(cluster: Cluster
         cluster.until(lambda report: all(w["load"]["running"] for w in report["workers"] if w["role"] == "decode"))
         assert cluster.shell.run("scale", "decode=1").returncode == 0
         assert [future.result()[0] for future in running] == [expected] * 4
-    ended = [line for line in cluster.shell.run("logs", "proxy", "-n", "100").stdout.splitlines() if " ok path=" in line]
+    log = cluster.shell.run("logs", "proxy", "-n", "100").stdout
+    ended = [line for line in log.splitlines() if " ok path=" in line]
     assert all("attempts=1 " in line for line in ended[-4:])
 
 
