@@ -6,12 +6,14 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from inspect import isawaitable
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+import psutil
 import torch
 
 FORK_SERVER = multiprocessing.get_context("forkserver")  # a fresh process each, without the seconds of importing torch
@@ -46,7 +48,11 @@ class Child:
         return self._answer()
 
     def stop(self) -> None:
+        """When this returns, none of its threads runs any more."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while psutil.Process(self._process.pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline, "the child does not stop"
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

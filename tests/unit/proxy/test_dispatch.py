@@ -8,6 +8,7 @@ import pytest
 
 from proxy.dispatcher import MAX_UNREAD
 from proxy.errors import ApiError, ErrorCode
+from proxy.lifecycle import Phase
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 
 
@@ -47,13 +48,14 @@ async def test_a_finished_prefill_makes_room_for_the_next(make_cluster: MakeClus
 async def test_nothing_goes_to_a_decode_worker_that_does_not_take_over_what_was_computed_for_it(
     cluster: Cluster,
 ) -> None:
-    for _ in range(MAX_UNREAD + 1):
-        await cluster.submit()
+    requests = [await cluster.submit() for _ in range(MAX_UNREAD)]
     decodes = []
     for _ in range(MAX_UNREAD):
         prefill, decode = await cluster.starts()
         decodes.append(decode)
         cluster.prefill.prefilled(prefill)
+    await cluster.until(lambda: all(request.phase is Phase.TRANSFERRING for request in requests))
+    await cluster.submit()
     await settle(cluster, 1)
     cluster.decode.say(decodes[0], b"a")
     await cluster.starts()
