@@ -51,16 +51,18 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., proxy_incarnation: _Optional[str] = ..., worker_incarnation: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_version", "worker_incarnation", "role", "role_epoch")
+    __slots__ = ("protocol_version", "worker_incarnation", "role", "role_epoch", "max_model_len")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     worker_incarnation: str
     role: Role
     role_epoch: int
-    def __init__(self, protocol_version: _Optional[int] = ..., worker_incarnation: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., role_epoch: _Optional[int] = ...) -> None: ...
+    max_model_len: int
+    def __init__(self, protocol_version: _Optional[int] = ..., worker_incarnation: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., role_epoch: _Optional[int] = ..., max_model_len: _Optional[int] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ()
