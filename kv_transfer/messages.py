@@ -105,6 +105,11 @@ class Compatibility:
     head_dim: int
     tensor_parallel_size: int = 1
 
+    @classmethod
+    def read_from(cls, source: object) -> Compatibility:
+        """From an object with attributes of the same names, such as a protobuf message."""
+        return cls(**{field.name: getattr(source, field.name) for field in fields(cls)})
+
     def mismatch(self, other: Compatibility) -> str | None:
         """The first field that differs, with both values; None when there is none."""
         for field in fields(self):

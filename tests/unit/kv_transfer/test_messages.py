@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,3 +32,8 @@ def test_the_field_that_differs_is_named_with_both_values(name: str) -> None:
         OURS.mismatch(replace(OURS, **{name: theirs}))
         == f"{name} is {getattr(OURS, name)} here and {theirs} on the peer"
     )
+
+
+def test_it_can_be_read_from_any_object_with_these_attributes() -> None:
+    theirs = replace(OURS, tensor_parallel_size=2)
+    assert Compatibility.read_from(SimpleNamespace(**asdict(theirs), other=1)) == theirs
