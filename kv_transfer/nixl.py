@@ -46,9 +46,9 @@ class Connection:
     again: list[Command] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Read:
-    """A posted read: `error` is set when posting failed but bytes may still be on their way."""
+    """One that is, or may be, on its way: `error` is set when posting it failed."""
 
     connection: Connection
     handle: Any
@@ -60,18 +60,30 @@ class Read:
 class NixlTransport:
     """Maintains one agent, named for the incarnation. A peer's restart is another incarnation, so another agent.
 
+    `on_failed` is called once, in the transport's thread, with a reason, when that thread ends although nobody closed
+    the transport. Whatever waits for it is refused then, except for reads that were posted: they stay in doubt.
+
     A limit of UCX over TCP: a source that was stalled, and answers a read only after its reader has died, is aborted by
     UCX ("unexpected error: Endpoint timeout"), and must be restarted by its supervisor. Readers only see a failed read.
     """
 
     name = "nixl"
 
-    def __init__(self, incarnation: str, cache: KVCache, ring: StagingRing, ucx_tls: str | None = None) -> None:
+    def __init__(
+        self,
+        incarnation: str,
+        cache: KVCache,
+        ring: StagingRing,
+        ucx_tls: str | None = None,
+        on_failed: Callable[[str], None] = logger.error,
+    ) -> None:
         self._blocks_per_slot = ring.blocks_per_slot
         self._connections: dict[str, Connection] = {}
         self._reads: list[Read] = []
         self._awake = False
         self._closing_at: float | None = None
+        self._on_failed = on_failed
+        self._why_ended = "the transport is closed"
         self._ended = threading.Event()
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         metadata: Future[bytes] = Future()
@@ -122,13 +134,20 @@ class NixlTransport:
         except Exception as error:  # noqa: BLE001  handed to the constructor, which raises it
             metadata.set_exception(error)
             return
-        while not self._may_end():
-            self._run_commands(self._poll_s())
-            if self._reads or self._awake:
-                self._progress()
-        self._ended.set()
-        self._refuse_pending()
-        self._end()
+        try:
+            while not self._may_end():
+                self._run_commands(self._poll_s())
+                if self._reads or self._awake:
+                    self._progress()
+        except Exception as error:
+            logger.exception("the nixl transport failed")
+            self._why_ended = f"the nixl transport failed: {type(error).__name__}: {error}"
+            self._agent.leak()  # nothing is known of what it still does
+            self._refuse_all()
+            self._on_failed(self._why_ended)
+        else:
+            self._refuse_all()
+            self._end()
 
     def _may_end(self) -> bool:
         return self._closing_at is not None and (not self._reads or time.monotonic() >= self._closing_at)
@@ -157,7 +176,9 @@ class NixlTransport:
         except TransferFailed as error:
             command.future.set_exception(error)
         except Exception as error:
-            logger.exception("the nixl transport failed")
+            if any(read.future is command.future for read in self._reads):
+                raise  # its bytes may be on their way
+            logger.exception("a command of the nixl transport failed")
             command.future.set_exception(TransferFailed(f"{type(error).__name__}: {error}"))
 
     def _connect(self, peer: str, metadata: bytes, command: Command) -> None:
@@ -175,14 +196,13 @@ class NixlTransport:
             raise TransferFailed(f"{peer} is not connected")
         handle = self._agent.make_read(connection.blocks, blocks, slot.index * self._blocks_per_slot)
         connection.num_reads += 1
-        started_at = time.monotonic()
+        read = Read(connection, handle, future, time.monotonic())
+        self._reads.append(read)
         try:
             state = self._agent.post(handle)
-            read = Read(connection, handle, future, started_at)
         except TransferFailed as error:
+            read.error = error
             state = self._state(handle)
-            read = Read(connection, handle, future, started_at, error)
-        self._reads.append(read)
         if state is not ReadState.RUNNING:
             self._finish(read, state)
 
@@ -239,14 +259,25 @@ class NixlTransport:
         for command in connection.again:
             self._run(command)
 
+    def _refuse_all(self) -> None:
+        """Also of what comes later."""
+        for connection in self._connections.values():
+            for command in connection.again:
+                self._refuse(command)
+        self._ended.set()
+        self._refuse_pending()
+
     def _refuse_pending(self) -> None:
         while True:
             try:
                 command = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if command.future.running() or command.future.set_running_or_notify_cancel():
-                command.future.set_exception(TransferFailed("the transport is closed"))
+            self._refuse(command)
+
+    def _refuse(self, command: Command) -> None:
+        if command.future.running() or command.future.set_running_or_notify_cancel():
+            command.future.set_exception(TransferFailed(self._why_ended))
 
     def _end(self) -> None:
         if self._reads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -48,3 +49,39 @@ class TestNixlTransport(TransportContract):
         with pytest.raises(TransferFailed, match="metadata of P2"):
             reader.transport.connect("P2", source.transport.metadata()).result(WAIT_S)
         reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)
+
+
+class TestATransportWhoseThreadFails:
+    """Here because somebody else resolved the future of a read."""
+
+    @pytest.fixture
+    def failed(self) -> Future[str]:
+        return Future()
+
+    @pytest.fixture
+    def reader(self, failed: Future[str]) -> Iterator[End]:
+        end = make_end("D", lambda *worker: NixlTransport(*worker, ucx_tls="tcp", on_failed=failed.set_result))
+        yield end
+        end.transport.close()
+
+    @pytest.mark.parametrize("new_end", ["tcp"], indirect=True)
+    def test_says_so_and_refuses_all_that_waits_but_reads_in_doubt(
+        self, new_end: NewEnd, reader: End, failed: Future[str]
+    ) -> None:
+        source, silent = new_end("P"), new_end("silent")
+        for end in (source, silent):
+            reader.transport.connect(end.incarnation, end.transport.metadata()).result(WAIT_S)
+        in_doubt = reader.transport.read("silent", [1], reader.slot(0))
+        reader.transport.forget("silent")
+        again = reader.transport.connect("silent", silent.transport.metadata())
+        read = reader.transport.read("P", [1], reader.slot(1))
+        reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)  # so the read is on its way
+        read.set_result(None)
+        source.transport.keep_awake(True)
+
+        assert "InvalidStateError" in failed.result(WAIT_S)
+        with pytest.raises(TransferFailed, match="InvalidStateError"):
+            again.result(WAIT_S)
+        with pytest.raises(TransferFailed, match="InvalidStateError"):
+            reader.transport.read("P", [1], reader.slot(1)).result(WAIT_S)
+        assert not in_doubt.done()
