@@ -112,13 +112,6 @@ class ClusterSpec(BaseModel):
         return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]
 
     @property
-    def max_model_len(self) -> int | None:
-        """The least of the pools' own limits; None: the model's alone."""
-        pools = [self.pools.of(role) for role in ROLE_NAMES]
-        limits = [pool.engine.max_model_len for pool in pools if pool.replicas]
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    @property
     def desired(self) -> dict[RoleName, int]:
         return {role: self.pools.of(role).replicas for role in ROLE_NAMES}
 

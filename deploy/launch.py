@@ -179,8 +179,6 @@ class Launch:
             "--model-name", cluster.model_name,
             *to_arguments(proxy),
         ]  # fmt: skip
-        if cluster.max_model_len is not None:
-            command += ["--max-model-len", str(cluster.max_model_len)]
         return ProxySpec(
             command=tuple(command),
             grpc_address=join_host_port(host, proxy.grpc_port),

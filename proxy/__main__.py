@@ -26,7 +26,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="the controller's gRPC address")
     parser.add_argument("--model-dir", required=True, type=Path, help="Hugging Face folder with tokenizer.json")
     parser.add_argument("--model-name", required=True, help="the name that clients use")
-    parser.add_argument("--max-model-len", type=int, help="prompt and completion, in tokens; default: the model's own")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     for name, field in ProxyConfig.model_fields.items():
         option = "--" + name.replace("_", "-")
@@ -46,7 +45,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         config = ProxyConfig.model_validate(given)
-        model = ServedModel.load(options["model_dir"], options["model_name"], options["max_model_len"])
+        model = ServedModel.load(options["model_dir"], options["model_name"])
     except ValidationError as error:
         for item in error.errors():
             name = ".".join(str(part) for part in item["loc"])

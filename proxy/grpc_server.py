@@ -99,7 +99,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
         model = self._service.model
-        served = inference_pb2.Model(name=model.name, max_model_len=model.max_model_len, created=model.created)
+        served = inference_pb2.Model(name=model.name, max_model_len=self._service.max_model_len, created=model.created)
         return inference_pb2.ListModelsResponse(models=[served])
 
     def _generation(

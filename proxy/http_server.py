@@ -136,7 +136,7 @@ class HttpFront:
             "object": "model",
             "created": model.created,
             "owned_by": "pdserve",
-            "max_model_len": model.max_model_len,
+            "max_model_len": self._service.max_model_len,
         }
 
     def _target(self, address: str, role: str, worker: str) -> dict[str, Any]:

@@ -16,28 +16,23 @@ CONTEXT_FIELDS = ("max_position_embeddings", "max_model_len")
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     name: str
-    max_model_len: int  # tokens, prompt and completion together
+    max_model_len: int  # the model's own context in tokens; its workers may hold less
     vocab_size: int
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer
     created: int  # Unix seconds
 
     @classmethod
-    def load(cls, folder: Path, name: str, max_model_len: int | None = None) -> ServedModel:
-        """`max_model_len`: what the workers serve, when that is less than the model's own context.
-
-        Raises FileNotFoundError, ValueError.
-        """
+    def load(cls, folder: Path, name: str) -> ServedModel:
+        """Raises FileNotFoundError, ValueError."""
         config = _read(folder / "config.json")
-        own = next((int(config[field]) for field in CONTEXT_FIELDS if field in config), max_model_len)
-        if own is None:
-            raise ValueError(f"{folder}/config.json has no max_position_embeddings: give --max-model-len")
-        if max_model_len is not None and max_model_len > own:
-            raise ValueError(f"max_model_len: {max_model_len} is more than the model's own context of {own} tokens")
+        context = next((int(config[field]) for field in CONTEXT_FIELDS if field in config), None)
+        if context is None:
+            raise ValueError(f"{folder}/config.json has no max_position_embeddings: the context is unknown")
         tokenizer = Tokenizer.load(folder)
         return cls(
             name=name,
-            max_model_len=max_model_len or own,
+            max_model_len=context,
             vocab_size=int(config.get("vocab_size", tokenizer.num_tokens)),
             eos_token_ids=_eos_token_ids(folder, config, tokenizer),
             tokenizer=tokenizer,

@@ -36,7 +36,7 @@ class ChatPrompt:
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
-def check(prompt: Prompt, model: ServedModel) -> None:
+def check(prompt: Prompt, vocab_size: int, max_model_len: int) -> None:
     """Raises ApiError for a prompt that can be refused without tokenising it."""
     match prompt:
         case TextPrompt(text) if not text:
@@ -44,11 +44,10 @@ def check(prompt: Prompt, model: ServedModel) -> None:
         case TokenPrompt(ids):
             if not ids:
                 raise invalid("prompt", "must not be empty")
-            check_room(len(ids), model)
+            check_room(len(ids), max_model_len)
             for token_id in (min(ids), max(ids)):
-                if not 0 <= token_id < model.vocab_size:
-                    size = model.vocab_size
-                    raise invalid("prompt", f"token id {token_id} is not in the vocabulary of {size} tokens")
+                if not 0 <= token_id < vocab_size:
+                    raise invalid("prompt", f"token id {token_id} is not in the vocabulary of {vocab_size} tokens")
         case ChatPrompt(messages):
             if not messages:
                 raise invalid("messages", "must not be empty")
@@ -57,14 +56,13 @@ def check(prompt: Prompt, model: ServedModel) -> None:
                     raise invalid(f"messages.{i}.role", f"must be one of {', '.join(ROLES)}")
 
 
-def check_room(num_tokens: int, model: ServedModel) -> int:
+def check_room(num_tokens: int, max_model_len: int) -> int:
     """How many tokens may follow a prompt of this length. Raises ApiError when none may."""
-    room = model.max_model_len - num_tokens
+    room = max_model_len - num_tokens
     if room < 1:
         raise invalid(
             "prompt",
-            f"{num_tokens} tokens are too many: the context is {model.max_model_len} tokens and must hold "
-            "at least one more",
+            f"{num_tokens} tokens are too many: the context is {max_model_len} tokens and must hold at least one more",
             "context_length_exceeded",
         )
     return room

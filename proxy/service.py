@@ -79,6 +79,13 @@ class GenerationService:
         """Whether a generation would work now."""
         return self._pool.is_ready and not self.is_draining
 
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of one request, prompt and completion together: the model's context, or less where a worker has less
+        room."""
+        limit = self._pool.max_model_len
+        return self.model.max_model_len if limit is None else min(self.model.max_model_len, limit)
+
     async def submit(self, request: GenerationRequest) -> Lifecycle:
         """Admits the request; its events come from the `Lifecycle`. Raises ApiError."""
         try:
@@ -130,7 +137,7 @@ class GenerationService:
         admitted_at = asyncio.get_running_loop().time()
         self.check_model(request.model)
         samplings.check(request.sampling, self.model.vocab_size)
-        prompts.check(request.prompt, self.model)
+        prompts.check(request.prompt, self.model.vocab_size, self.max_model_len)
         self._check_open()
         request_id = request.request_id
         self._take_id(request_id)
@@ -182,7 +189,7 @@ class GenerationService:
 
     def _lifecycle(self, request: GenerationRequest, request_id: str, ids: list[int], admitted_at: float) -> Lifecycle:
         longest_s = self._config.request_timeout_s
-        room = prompts.check_room(len(ids), self.model)
+        room = prompts.check_room(len(ids), self.max_model_len)
         job = Job(
             request_id=request_id,
             wire_id=f"{request_id}.{secrets.token_hex(4)}",

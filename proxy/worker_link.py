@@ -87,6 +87,7 @@ class WorkerLink:
         self.member = member  # replaced by each new membership
         self.service = service
         self.role_epoch = 0
+        self.max_model_len: int | None = None  # tokens of one request; known from the first welcome on
         self.tally = WorkerTally()  # a new one with each stream
         self.was_tried = False  # the first connection ended, well or not
         self._proxy_incarnation = proxy_incarnation
@@ -206,6 +207,7 @@ class WorkerLink:
         if welcome.role != self.member.role:
             raise WorkerRefused("its role is not the one of the membership")
         self.role_epoch = welcome.role_epoch
+        self.max_model_len = welcome.max_model_len or None
         self._commands = asyncio.Queue()
         logger.info("link to %s (%s, %s) is up", self.worker, self.service.name, self.member.address)
 

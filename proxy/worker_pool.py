@@ -44,6 +44,13 @@ class WorkerPool:
         return [link for link in self._links.values() if link.service is DECODE and link.is_usable]
 
     @property
+    def max_model_len(self) -> int | None:
+        """The least that a worker which stays allows one request, whether its link is up just now or not; None while
+        no worker has said so."""
+        stays = (link for link in self._links.values() if link.member.state == control_pb2.WORKER_READY)
+        return min((link.max_model_len for link in stays if link.max_model_len is not None), default=None)
+
+    @property
     def is_ready(self) -> bool:
         """Whether a generation can work, and does not miss a prefill worker that is about to be reached."""
         connecting = any(not link.was_tried for link in self._links.values())

@@ -120,7 +120,6 @@ async def test_sigterm_ends_what_does_not_finish_in_time(launch: Launch, decode:
     [
         (["--host", "0.0.0.0"], "--insecure"),
         (["--routing", "random"], "routing"),
-        (["--max-model-len", "100000"], "max_model_len: 100000"),
         (["--model-dir", "/nowhere"], r"/nowhere/config\.json"),
     ],
 )

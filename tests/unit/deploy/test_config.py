@@ -47,13 +47,6 @@ def test_a_pool_lays_its_settings_over_the_cluster_s() -> None:
     assert pools.mixed.engine.threads == 2
 
 
-def test_the_shortest_context_of_the_pools_in_use_is_the_cluster_s() -> None:
-    assert load(DEFAULT_FILE, {}).cluster.max_model_len is None
-    lengths = {"cluster.engine.max_model_len": 4096, "cluster.pools.decode.engine.max_model_len": 2048}
-    unused = {"cluster.pools.mixed.engine.max_model_len": 64}
-    assert load(DEFAULT_FILE, {**lengths, **unused}).cluster.max_model_len == 2048
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

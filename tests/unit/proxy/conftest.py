@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -71,11 +72,14 @@ class Cluster:
         self.server: ProxyServer | None = None  # with its fronts only where a test asks for them
         self.addresses: Addresses
 
-    async def start(self, prefill: int, decode: int, mixed: int, *, fronts: bool) -> None:
+    async def start(
+        self, prefill: int, decode: int, mixed: int, *, fronts: bool, max_model_len: Mapping[str, int]
+    ) -> None:
         roles = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
         for name, count in (("prefill", prefill), ("decode", decode), ("mixed", mixed)):
             self.workers += [FakeWorker(f"{name}-{i}", roles[name]) for i in range(count)]
         for worker in self.workers:
+            worker.max_model_len = max_model_len.get(worker.name, worker.max_model_len)
             await worker.start()
         await self.controller.start()
         self.controller.publish(self.workers)
@@ -169,12 +173,13 @@ async def make_cluster(model: ServedModel) -> AsyncIterator[MakeCluster]:
         *,
         fronts: bool = False,
         silent_s: float = 10.0,
+        max_model_len: Mapping[str, int] = MappingProxyType({}),
         **settings: object,
     ) -> Cluster:
         config = ProxyConfig.model_validate({"grpc_port": 0, "http_port": 0, "drain_timeout_s": 0.0, **settings})
         cluster = Cluster(model, config, LinkTimes(silent_s=silent_s, ping_s=silent_s / 5, first_backoff_s=0.01))
         started.append(cluster)
-        await cluster.start(prefill, decode, mixed, fronts=fronts)
+        await cluster.start(prefill, decode, mixed, fronts=fronts, max_model_len=max_model_len)
         return cluster
 
     yield make

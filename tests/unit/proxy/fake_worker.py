@@ -29,6 +29,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         self.role_epoch = 1
         self.protocol_version = PROTOCOL_VERSION
         self.transports = ["nixl"]
+        self.max_model_len = 4096
         self.state = control_pb2.WORKER_READY
         self.load = worker_pb2.Load(num_blocks=100, num_free_blocks=100, admitting=True)
         self.starts: asyncio.Queue[Any] = asyncio.Queue()
@@ -84,6 +85,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
             worker_incarnation=self.incarnation,
             role=self.role,
             role_epoch=self.role_epoch,
+            max_model_len=self.max_model_len,
         )
         outbox = self._outbox = asyncio.Queue()
         yield event(welcome=welcome)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -162,6 +163,16 @@ async def test_a_client_that_does_not_read_costs_no_worker_and_is_told_when_it_r
 async def test_the_model_is_listed(inference: Any) -> None:
     (model,) = (await inference.ListModels(inference_pb2.ListModelsRequest())).models
     assert (model.name, model.max_model_len) == ("bytes", 512)
+
+
+async def test_the_model_is_listed_with_the_context_that_its_workers_have(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(fronts=True, max_model_len={"decode-0": 100})
+    async with grpc.aio.insecure_channel(cluster.addresses.grpc) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        (model,) = (await stub.ListModels(inference_pb2.ListModelsRequest())).models
+    assert model.max_model_len == 100
+    async with httpx.AsyncClient(base_url=f"http://{cluster.addresses.http}") as http:
+        assert (await http.get("/v1/models/bytes")).json()["max_model_len"] == 100
 
 
 async def test_health_follows_the_workers(make_cluster: MakeCluster) -> None:

@@ -8,7 +8,7 @@ from proxy.errors import ApiError, ErrorCode
 from proxy.event_buffer import Route, TokenEvent, Usage
 from proxy.lifecycle import Phase
 from proxy.prompt import ChatMessage, ChatPrompt, TokenPrompt
-from rpc import worker_pb2
+from rpc import control_pb2, worker_pb2
 from tests.unit.proxy.conftest import EOS, MAX_MODEL_LEN, Cluster, MakeCluster, collect
 
 
@@ -67,6 +67,29 @@ async def test_without_max_tokens_the_context_is_the_limit(cluster: Cluster) -> 
     await cluster.submit("abc")
     prefill, _ = await cluster.starts()
     assert prefill.request.sampling.max_tokens == MAX_MODEL_LEN - 3
+
+
+async def test_the_context_is_what_the_worker_with_the_least_room_allows(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(max_model_len={"prefill-0": 300, "decode-0": 100})
+    await cluster.submit("abc")
+    prefill, _ = await cluster.starts()
+    assert prefill.request.sampling.max_tokens == 100 - 3
+    with pytest.raises(ApiError, match="the context is 100 tokens"):
+        await cluster.submit("x" * 100)
+    with pytest.raises(ApiError, match="the context holds 97 more"):
+        await cluster.submit("abc", max_tokens=98)
+
+
+async def test_the_context_grows_when_the_worker_with_the_least_room_leaves(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=2, max_model_len={"decode-1": 100})
+    service = cluster.proxy.service
+    assert service.max_model_len == 100
+    cluster.worker("decode-1").end_stream()  # a link that breaks is not a worker that leaves
+    await cluster.until(lambda: len(cluster.worker("decode-1").hellos) == 2)
+    assert service.max_model_len == 100
+    cluster.worker("decode-1").state = control_pb2.WORKER_DRAINING
+    cluster.publish()
+    await cluster.until(lambda: service.max_model_len == MAX_MODEL_LEN)
 
 
 async def test_a_seed_is_drawn_once_for_all_attempts(cluster: Cluster) -> None:

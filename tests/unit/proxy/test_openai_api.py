@@ -30,8 +30,8 @@ def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: Served
     parsed = parse(raw, kind)
     samplings.check(parsed.sampling(), model.vocab_size)
     prompt = parsed.to_prompt()
-    prompts.check(prompt, model)
-    prompts.check_room(len(prompts.to_ids(prompt, model)), model)
+    prompts.check(prompt, model.vocab_size, model.max_model_len)
+    prompts.check_room(len(prompts.to_ids(prompt, model.max_model_len)), model)
 
 
 def test_every_supported_field_is_read() -> None:

@@ -85,8 +85,5 @@ def test_a_template_file_goes_before_the_configuration_and_a_list_of_templates_h
 def test_the_model_knows_its_limits_and_its_end_of_text(model_folder: Path, tmp_path: Path) -> None:
     model = ServedModel.load(model_folder, "bytes")
     assert (model.max_model_len, model.vocab_size, model.eos_token_ids) == (512, 257, frozenset([256]))
-    assert ServedModel.load(model_folder, "bytes", 100).max_model_len == 100
-    with pytest.raises(ValueError, match="max_model_len: 1000"):
-        ServedModel.load(model_folder, "bytes", 1000)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         ServedModel.load(tmp_path, "nothing")
