@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,10 +32,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a batch: one token id for each sampled work, or why the model could not compute it."""
+    """What came of a batch, by request id: the next token of each sampled work, and why others failed."""
 
-    sampled: Sequence[int] = ()
-    error: str | None = None
+    sampled: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
     duration_s: float = 0.0
 
 

@@ -97,9 +97,12 @@ class BlockPool:
             if block is None:
                 break
             hits.append(block)
-        self.num_lookups += len(block_hashes)
-        self.num_hits += len(hits)
         return hits
+
+    def count_lookup(self, num_asked: int, num_found: int) -> None:
+        """Once for each admission, however often it was tried."""
+        self.num_lookups += num_asked
+        self.num_hits += num_found
 
     def counts(self) -> BlockCounts:
         used = self.num_blocks - self.num_free - self._num_leased

@@ -5,18 +5,22 @@ Not thread-safe: all but `compute` is called in one thread (`EngineThread.call`)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from engine.admission import check_request
 from engine.batch import Batch, Outcome, Runner
 from engine.block_hash import HashContext
 from engine.block_pool import BlockCounts, BlockPool
 from engine.config import EngineConfig
-from engine.errors import RequestTooLong, UnknownRequest
+from engine.errors import UnknownRequest
 from engine.kv_cache import KVCache
 from engine.request import Request, RequestState
 from engine.scheduler import Schedule, Scheduler, TokenOutput
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,6 @@ class StepResult:
     """What one step did. Empty when nothing could run."""
 
     tokens: Sequence[TokenOutput] = ()
-    progressed: Sequence[Request] = ()  # their `num_computed` grew
     reserved: Sequence[Request] = ()  # just got all their blocks, and wait for a peer's KV
     preempted: Sequence[Request] = ()
     failed: Sequence[tuple[str, str]] = ()  # (request id, message); they are gone
@@ -74,11 +77,16 @@ class Engine:
         self.scheduler = Scheduler(config, self.pool, self.hash_context)
         self.requests: dict[str, Request] = {}
 
+    @property
+    def capacity(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.cache.num_blocks * self.config.block_size
+
     def add(self, request: Request) -> None:
-        """Queues the request. Raises RequestTooLong when it could never end here, ValueError for a known id."""
+        """Queues the request. Raises RequestInvalid when it can never run, ValueError for a known id."""
         if request.request_id in self.requests:
             raise ValueError(f"request {request.request_id} exists already")
-        self._check_fits(request)
+        check_request(request, self.model.vocab_size, self.model.max_model_len, self.capacity)
         self.requests[request.request_id] = request
         self.scheduler.add(request)
 
@@ -121,29 +129,40 @@ class Engine:
         """The part of a step that may run in another thread: it touches the model and the batch's own blocks only."""
         started_at = perf_counter()
         try:
-            sampled = self.runner.run(batch) if batch.works else []
-        except Exception as error:  # noqa: BLE001  the model failed on this batch: its requests end, the engine goes on
-            return Outcome(error=f"{type(error).__name__}: {error}")
+            tokens = self.runner.run(batch) if batch.works else []
+        except Exception as error:
+            logger.exception("a batch of %d requests failed", len(batch.works))
+            if len(batch.works) > 1:
+                return self._compute_apart(batch)
+            return Outcome(failed={batch.works[0].request.request_id: f"{type(error).__name__}: {error}"})
+        sampled = {work.request.request_id: token for work, token in zip(batch.sampled, tokens, strict=True)}
         return Outcome(sampled, duration_s=perf_counter() - started_at)
 
     def finish(self, schedule: Schedule, outcome: Outcome) -> StepResult:
         """Takes in what was computed. Requests may have come and gone since `schedule`."""
-        batch = schedule.batch
-        if outcome.error is not None:
-            failed = [(work.request.request_id, outcome.error) for work in batch.works]
-            failed = [(request_id, error) for request_id, error in failed if self.abort(request_id)]
-            return StepResult(reserved=schedule.reserved, preempted=schedule.preempted, failed=failed)
-        num_decode = sum(1 for work in batch.works if work.num_tokens == 1 and work.request.num_generated > 0)
-        tokens = self.scheduler.update(batch, outcome.sampled)
+        for request_id in outcome.failed:
+            self.abort(request_id)
+        works = [work for work in schedule.batch.works if work.request.request_id not in outcome.failed]
+        num_decode = sum(1 for work in works if work.num_tokens == 1 and work.request.num_generated > 0)
+        tokens = self.scheduler.update(schedule.batch, outcome.sampled)
         self._forget_ended(tokens)
         return StepResult(
             tokens=tokens,
-            progressed=[work.request for work in batch.works],
             reserved=schedule.reserved,
             preempted=schedule.preempted,
-            num_prefill_tokens=batch.num_tokens - num_decode,
+            failed=list(outcome.failed.items()),
+            num_prefill_tokens=sum(work.num_tokens for work in works) - num_decode,
             num_decode_tokens=num_decode,
             duration_s=outcome.duration_s,
+        )
+
+    def _compute_apart(self, batch: Batch) -> Outcome:
+        """One request's fault must not end its neighbours: each is computed alone, over the same KV."""
+        outcomes = [self.compute(Batch((work,))) for work in batch.works]
+        return Outcome(
+            sampled={request_id: token for outcome in outcomes for request_id, token in outcome.sampled.items()},
+            failed={request_id: error for outcome in outcomes for request_id, error in outcome.failed.items()},
+            duration_s=sum(outcome.duration_s for outcome in outcomes),
         )
 
     def load(self) -> EngineLoad:
@@ -171,17 +190,3 @@ class Engine:
         for output in outputs:
             if self.requests[output.request_id].state is RequestState.FINISHED:
                 del self.requests[output.request_id]
-
-    def _check_fits(self, request: Request) -> None:
-        longest = request.num_prompt + request.sampling.max_tokens
-        if longest > self.model.max_model_len:
-            raise RequestTooLong(
-                f"prompt ({request.num_prompt}) and max_tokens ({request.sampling.max_tokens}) are {longest} tokens "
-                f"together; the model's context is {self.model.max_model_len}"
-            )
-        capacity = self.cache.num_blocks * self.config.block_size
-        if longest > capacity:
-            raise RequestTooLong(
-                f"prompt ({request.num_prompt}) and max_tokens ({request.sampling.max_tokens}) are {longest} tokens "
-                f"together; this worker's KV cache holds {capacity}: raise engine.num_blocks or ask for fewer"
-            )

@@ -13,14 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from engine.batch import Batch, Outcome
-from engine.engine import Engine, EngineLoad, StepResult
+from engine.engine import Engine, StepResult
 from engine.errors import EngineStopped
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25  # an idle engine still reports this often, so that leases and deadlines end without traffic
-MAX_FAILED_STEPS = 3  # in a row; then the device, not a request, is at fault
+MAX_FAILED_STEPS = 3  # in a row, with nothing computed: then the device, not a request, is at fault
 
 
 class EngineThread:
@@ -28,7 +28,7 @@ class EngineThread:
 
     def __init__(self, engine: Engine, tick_s: float = TICK_S) -> None:
         self.engine = engine
-        self.load = EngineLoad()  # as of the last step or tick; read from any thread
+        self.load = engine.load()  # as of the last step or tick; read from any thread
         self.died: Future[str] = Future()
         self._tick_s = tick_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -72,7 +72,24 @@ class EngineThread:
             self._refuse_pending()
         return future
 
+    def tell(self, command: Callable[[Engine], object]) -> None:
+        """As `call`, for who does not wait; an error is logged."""
+        self.call(command).add_done_callback(_log_error)
+
     def _main(self) -> None:
+        try:
+            reason = self._run_steps()
+        except Exception as error:
+            logger.exception("the engine thread failed")
+            reason = f"the engine thread failed: {type(error).__name__}: {error}"
+        self._stopping.set()
+        self._device.shutdown(wait=False)
+        self._refuse_pending()
+        if reason is not None:
+            self.died.set_result(reason)
+
+    def _run_steps(self) -> str | None:
+        """Until `stop`, or until the device is seen to be at fault: then the reason."""
         num_failed_steps = 0
         idle = True
         while not self._stopping.is_set():
@@ -84,14 +101,11 @@ class EngineThread:
             self._publish(result)
             if result.num_tokens:
                 num_failed_steps = 0
-            if result.failed:
+            elif result.failed:
                 num_failed_steps += 1
-                logger.error("step failed for requests %s: %s", [r for r, _ in result.failed], result.failed[0][1])
             if num_failed_steps == MAX_FAILED_STEPS:
-                self._stopping.set()
-                self.died.set_result(f"{MAX_FAILED_STEPS} steps in a row failed: {result.failed[0][1]}")
-        self._device.shutdown(wait=False)
-        self._refuse_pending()
+                return f"{MAX_FAILED_STEPS} steps in a row failed: {result.failed[0][1]}"
+        return None
 
     def _compute(self, batch: Batch) -> Outcome:
         """The model runs in its own thread, so that a command waits for other commands only, not for a whole step."""
@@ -100,7 +114,10 @@ class EngineThread:
         running = self._device.submit(self.engine.compute, batch)
         running.add_done_callback(lambda _: self._inbox.put(_nothing))
         while not running.done():
-            self._inbox.get()()
+            try:
+                self._inbox.get(timeout=self._tick_s)()
+            except queue.Empty:
+                self._publish(StepResult())  # a long step does not stop the ticks
         return running.result()
 
     def _run_commands(self, wait: bool) -> None:
@@ -129,3 +146,8 @@ class EngineThread:
 
 def _nothing() -> None:
     """Wakes the thread."""
+
+
+def _log_error(future: Future[object]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, EngineStopped):
+        logger.error("a command failed", exc_info=error)

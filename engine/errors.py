@@ -7,8 +7,12 @@ class EngineError(Exception):
     """Base of the errors that `Engine` raises."""
 
 
-class RequestTooLong(EngineError):
-    """The request could never finish here; the message names the limit."""
+class RequestInvalid(EngineError):
+    """The request can never run, here or elsewhere; the message names the field."""
+
+
+class RequestTooLong(RequestInvalid):
+    """The request could never end here; the message names the limit."""
 
 
 class UnknownRequest(EngineError):
@@ -16,4 +20,4 @@ class UnknownRequest(EngineError):
 
 
 class EngineStopped(EngineError):
-    """The engine thread has ended."""
+    """The engine thread has ended; the request itself may be right."""

@@ -7,7 +7,7 @@ known tokens need, or none, so a half-admitted prompt can never wait for another
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.batch import Batch, Work
@@ -50,10 +50,6 @@ class Scheduler:
         self.receiving: list[Request] = []
         self.held: list[Request] = []
 
-    def requests(self) -> Iterator[Request]:
-        for group in (self.waiting, self.running, self.receiving, self.held):
-            yield from group
-
     def add(self, request: Request) -> None:
         self._hash_new_blocks(request)
         request.state = RequestState.WAITING
@@ -79,15 +75,7 @@ class Scheduler:
 
     def remove(self, request: Request) -> None:
         """Ends the request, whatever it does, and lets its blocks go."""
-        groups = {
-            RequestState.WAITING: self.waiting,
-            RequestState.RUNNING: self.running,
-            RequestState.RECEIVING: self.receiving,
-            RequestState.HELD: self.held,
-        }
-        groups[request.state].remove(request)
-        self.pool.release(request.blocks)
-        request.blocks = []
+        self._leave(request)
         request.state = RequestState.FINISHED
 
     def schedule(self) -> Schedule:
@@ -104,16 +92,12 @@ class Scheduler:
                 budget -= n
         return Schedule(Batch(tuple(works)), reserved, preempted)
 
-    def update(self, batch: Batch, sampled: Sequence[int]) -> list[TokenOutput]:
-        """Takes in what was computed; nothing for requests that ended meanwhile."""
-        for work in batch.works:
-            if work.request.state is RequestState.RUNNING:
-                self._advance(work.request, work.end)
-        return [
-            self._append(work.request, token)
-            for work, token in zip(batch.sampled, sampled, strict=True)
-            if work.request.state is RequestState.RUNNING
-        ]
+    def update(self, batch: Batch, sampled: Mapping[str, int]) -> list[TokenOutput]:
+        """Takes in what was computed, and each sampled work's next token; nothing of requests that have ended."""
+        works = [work for work in batch.works if work.request.state is RequestState.RUNNING]
+        for work in works:
+            self._advance(work.request, work.end)
+        return [self._append(work.request, sampled[work.request.request_id]) for work in works if work.sample]
 
     def _has_room(self, request: Request) -> bool:
         return len(request.blocks) * self.config.block_size >= request.num_tokens
@@ -146,6 +130,7 @@ class Scheduler:
         if blocks is None:
             self.pool.release(hits)
             return False
+        self.pool.count_lookup(len(request.block_hashes), len(hits))
         self.waiting.remove(request)
         request.blocks = hits + blocks
         request.num_computed = request.num_cached = len(hits) * self.config.block_size
@@ -187,12 +172,23 @@ class Scheduler:
         if victim.state is RequestState.HELD:
             victim.token_ids.pop()  # sampled again when the prompt is computed again
             del victim.block_hashes[victim.num_tokens // self.config.block_size :]
-        self.remove(victim)
+        self._leave(victim)
         victim.num_computed = victim.num_cached = 0
         victim.num_preemptions += 1
         self.add(victim)
         preempted.append(victim)
         return True
+
+    def _leave(self, request: Request) -> None:
+        groups = {
+            RequestState.WAITING: self.waiting,
+            RequestState.RUNNING: self.running,
+            RequestState.RECEIVING: self.receiving,
+            RequestState.HELD: self.held,
+        }
+        groups[request.state].remove(request)
+        self.pool.release(request.blocks)
+        request.blocks = []
 
     def _advance(self, request: Request, num_computed: int) -> None:
         first = request.num_computed // self.config.block_size
@@ -216,6 +212,3 @@ class Scheduler:
         request.block_hashes = extend_hashes(
             self.hash_context.with_salt(request.cache_salt), request.token_ids, request.block_hashes
         )
-
-    def _context_of(self, request: Request) -> HashContext:
-        return self.hash_context.with_salt(request.cache_salt)

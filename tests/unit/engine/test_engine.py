@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch import Batch
+from engine.batch import Batch, Runner
 from engine.engine import Engine, StepResult
-from engine.errors import RequestTooLong, UnknownRequest
+from engine.errors import RequestInvalid, RequestTooLong, UnknownRequest
 from engine.fake_runner import FakeRunner
 from engine.request import FinishReason, RequestKind, RequestState
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
@@ -227,6 +229,75 @@ def test_a_batch_that_the_model_cannot_run_fails_its_requests_only(
 class BrokenRunner:
     def run(self, batch: Batch) -> list[int]:
         raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prompt": []}, "prompt_ids is empty"),
+        ({"prompt": [1, 257]}, "token id 257"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": float("nan")}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": -5}, "top_k"),
+    ],
+)
+def test_what_would_fail_a_batch_is_refused_by_name(
+    changes: dict[str, Any], named: str, new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine()
+    request = new_request(changes.pop("prompt", [1, 2]))
+    request.sampling = replace(request.sampling, **changes)
+    with pytest.raises(RequestInvalid, match=named):
+        engine.add(request)
+    assert engine.requests == {}
+
+
+def test_a_prefill_needs_room_for_its_prompt_only(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine(num_blocks=4)
+    engine.add(new_request(range(15), max_tokens=1000, kind=RequestKind.PREFILL))
+    with pytest.raises(RequestTooLong, match="KV cache holds 16"):
+        engine.add(new_request(range(16), kind=RequestKind.PREFILL))
+
+
+def test_one_request_that_the_model_cannot_compute_does_not_end_its_neighbours(
+    new_engine: NewEngine, new_request: RequestFactory
+) -> None:
+    engine = new_engine()
+    engine.runner = PoisonedRunner(engine.runner, token=66)
+    prompts = [[1, 2, 3], [66, 66], [4, 5]]
+    for prompt in prompts:
+        engine.add(new_request(prompt))
+    result = engine.step()
+    engine.check_integrity()
+    assert [request_id for request_id, _ in result.failed] == ["r1"]
+    tokens = {t.request_id: [t.token_id] for t in result.tokens}
+    for request_id, more in run_to_end_from(engine).items():
+        tokens[request_id] += more
+    assert tokens == {"r0": FakeRunner.expected(prompts[0], 4), "r2": FakeRunner.expected(prompts[2], 4)}
+
+
+def run_to_end_from(engine: Engine) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    while (result := engine.step()).num_tokens:
+        for output in result.tokens:
+            tokens.setdefault(output.request_id, []).append(output.token_id)
+    return tokens
+
+
+class PoisonedRunner:
+    """Fails every batch that holds one certain token."""
+
+    def __init__(self, runner: Runner, token: int) -> None:
+        self._runner = runner
+        self._token = token
+
+    def run(self, batch: Batch) -> list[int]:
+        if any(self._token in work.request.token_ids for work in batch.works):
+            raise RuntimeError("a kernel that does not like this token")
+        return self._runner.run(batch)
 
 
 @settings(max_examples=60, deadline=None)

@@ -92,6 +92,35 @@ def test_commands_need_not_wait_for_the_model_and_may_end_what_it_computes(new_r
     assert not [t for t in tokens if t.request_id == "r0"]
 
 
+def test_a_fault_in_the_loop_itself_ends_the_thread_with_a_reason_and_refuses_what_comes() -> None:
+    engine = make_engine()
+    thread = EngineThread(engine)
+    thread.start()
+    thread.tell(break_the_scheduler)
+    assert "no attribute" in thread.died.result(5)
+    with pytest.raises(EngineStopped):
+        thread.call(lambda engine: None).result(5)
+
+
+def break_the_scheduler(engine: Engine) -> None:
+    del engine.scheduler.running
+
+
+def test_a_long_step_does_not_stop_the_ticks(new_request: RequestFactory) -> None:
+    engine = make_engine()
+    runner = SlowRunner(engine.runner)
+    engine.runner = runner
+    thread = EngineThread(engine, tick_s=0.01)
+    thread.start()
+    thread.call(lambda engine: engine.add(new_request([1]))).result(5)
+    assert runner.computing.wait(5)
+    ticked = threading.Event()
+    thread.subscribe(lambda result: ticked.set())
+    assert ticked.wait(5)
+    runner.go_on.set()
+    thread.stop()
+
+
 class SlowRunner:
     """Computes its first batch only when told to."""
 
