@@ -30,10 +30,11 @@ IN_DOUBT_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`run` is called in the transport's thread; an error of it fails `future`."""
+    """`run` is called in the transport's thread; an error of it fails `future`. It waits for a peer that is forgotten."""
 
     future: Future[None]
     run: Callable[[], None]
+    connects: str | None = None  # the peer
 
 
 @dataclass(slots=True, eq=False)
@@ -101,8 +102,7 @@ class NixlTransport:
 
     def connect(self, peer: str, metadata: bytes) -> Future[None]:
         connected: Future[None] = Future()
-        command = Command(connected, lambda: self._connect(peer, metadata, command))
-        return self._submit(command)
+        return self._submit(Command(connected, lambda: self._connect(peer, metadata, connected), connects=peer))
 
     def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
         read: Future[None] = Future()
@@ -169,6 +169,10 @@ class NixlTransport:
             return
 
     def _run(self, command: Command) -> None:
+        going = self._connections.get(command.connects) if command.connects is not None else None
+        if going is not None and going.forgotten:
+            going.again = [c for c in (*going.again, command) if not c.future.cancelled()]
+            return
         if not command.future.running() and not command.future.set_running_or_notify_cancel():
             return
         try:
@@ -181,14 +185,10 @@ class NixlTransport:
             logger.exception("a command of the nixl transport failed")
             command.future.set_exception(TransferFailed(f"{type(error).__name__}: {error}"))
 
-    def _connect(self, peer: str, metadata: bytes, command: Command) -> None:
-        known = self._connections.get(peer)
-        if known is not None and known.forgotten:
-            known.again.append(command)
-            return
-        if known is None:
+    def _connect(self, peer: str, metadata: bytes, connected: Future[None]) -> None:
+        if peer not in self._connections:
             self._connections[peer] = Connection(self._agent.add_peer(peer, metadata))
-        command.future.set_result(None)
+        connected.set_result(None)
 
     def _post(self, peer: str, blocks: Sequence[int], slot: Slot, future: Future[None]) -> None:
         connection = self._connections.get(peer)

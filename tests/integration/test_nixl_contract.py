@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
@@ -50,6 +51,26 @@ class TestNixlTransport(TransportContract):
             reader.transport.connect("P2", source.transport.metadata()).result(WAIT_S)
         reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)
 
+    def test_of_those_who_wait_for_a_connection_to_go_only_the_cancelled_are_dropped(
+        self, source: End, reader: End
+    ) -> None:
+        metadata = source.transport.metadata()
+        reader.transport.connect("P", metadata).result(WAIT_S)
+        in_doubt = reader.transport.read("P", [1], reader.slot())  # the source takes no part yet
+        reader.transport.forget("P")
+        given_up = reader.transport.connect("P", metadata)
+        catch_up(reader)
+        assert given_up.cancel()
+        left = weakref.ref(given_up)
+        del given_up
+        again = reader.transport.connect("P", metadata)
+        catch_up(reader)
+        assert left() is None
+        assert not again.done()
+        source.transport.keep_awake(True)
+        in_doubt.result(WAIT_S)
+        again.result(WAIT_S)
+
 
 class TestATransportWhoseThreadFails:
     """Here because somebody else resolved the future of a read."""
@@ -60,7 +81,8 @@ class TestATransportWhoseThreadFails:
 
     @pytest.fixture
     def reader(self, failed: Future[str]) -> Iterator[End]:
-        end = make_end("D", lambda *worker: NixlTransport(*worker, ucx_tls="tcp", on_failed=failed.set_result))
+        tell = failed.set_result
+        end = make_end("D", lambda name, cache, ring: NixlTransport(name, cache, ring, ucx_tls="tcp", on_failed=tell))
         yield end
         end.transport.close()
 
@@ -75,7 +97,7 @@ class TestATransportWhoseThreadFails:
         reader.transport.forget("silent")
         again = reader.transport.connect("silent", silent.transport.metadata())
         read = reader.transport.read("P", [1], reader.slot(1))
-        reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)  # so the read is on its way
+        catch_up(reader)
         read.set_result(None)
         source.transport.keep_awake(True)
 
@@ -85,3 +107,9 @@ class TestATransportWhoseThreadFails:
         with pytest.raises(TransferFailed, match="InvalidStateError"):
             reader.transport.read("P", [1], reader.slot(1)).result(WAIT_S)
         assert not in_doubt.done()
+
+
+def catch_up(end: End) -> None:
+    """When this returns, the transport has run all commands that it had been given."""
+    with pytest.raises(TransferFailed, match="not connected"):
+        end.transport.read("nobody", [], end.slot()).result(WAIT_S)
