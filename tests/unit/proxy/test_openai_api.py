@@ -31,7 +31,7 @@ def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: Served
     samplings.check(parsed.sampling(), model.vocab_size)
     prompt = parsed.to_prompt()
     prompts.check(prompt, model.vocab_size, model.max_model_len)
-    prompts.check_room(len(prompts.to_ids(prompt, model.max_model_len)), model)
+    prompts.check_room(len(prompts.to_ids(prompt, model)), model.max_model_len)
 
 
 def test_every_supported_field_is_read() -> None:
