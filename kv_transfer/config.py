@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MIB = 1024 * 1024
+ONE_VALUE = r"^[^,=\s]+$"  # NIXL cuts UCX's settings at commas
 
 
 class TransferConfig(BaseModel):
@@ -15,7 +16,8 @@ class TransferConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ucx_tls: str | None = None  # UCX transports, as in "tcp"; None: UCX chooses, shared memory on one node
+    ucx_tls: str | None = Field(None, pattern=ONE_VALUE)  # as in "tcp"; None: UCX chooses, shared memory on one node
+    ucx_net_devices: str | None = Field(None, pattern=ONE_VALUE)  # as in "lo", which listens nowhere else; None: all
     staging_slots: int = Field(8, ge=1)
     staging_slot_bytes: int = Field(8 * MIB, ge=1)  # bounds how long one read blocks the transport's thread
     max_quarantined_slots: int = Field(4, ge=0)  # more than these in doubt, and the worker drains and restarts

@@ -30,7 +30,7 @@ IN_DOUBT_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`run` is called in the transport's thread; an error of it fails `future`. It waits for a peer that is forgotten."""
+    """`run` is called in the transport's thread; an error of it fails `future`. A connect waits for its peer to go."""
 
     future: Future[None]
     run: Callable[[], None]
@@ -76,6 +76,7 @@ class NixlTransport:
         cache: KVCache,
         ring: StagingRing,
         ucx_tls: str | None = None,
+        ucx_net_devices: str | None = None,
         on_failed: Callable[[str], None] = logger.error,
     ) -> None:
         self._blocks_per_slot = ring.blocks_per_slot
@@ -88,9 +89,10 @@ class NixlTransport:
         self._ended = threading.Event()
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         metadata: Future[bytes] = Future()
+        ucx = {"TLS": ucx_tls, "NET_DEVICES": ucx_net_devices}
         self._thread = threading.Thread(
             target=self._main,
-            args=(lambda: NixlAgent(incarnation, cache.as_bytes(), ring.memory, cache.block_bytes, ucx_tls), metadata),
+            args=(lambda: NixlAgent(incarnation, cache.as_bytes(), ring.memory, cache.block_bytes, ucx), metadata),
             name="nixl",
             daemon=True,
         )

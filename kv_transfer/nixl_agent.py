@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -100,16 +100,22 @@ class RemoteBlocks:
 
 
 class NixlAgent:
-    """Maintains its registrations for as long as it lives. No progress thread: who wants progress calls `progress`."""
+    """Maintains its registrations for as long as it lives. No progress thread: who wants progress calls `progress`.
 
-    def __init__(self, name: str, blocks: Tensor, staging: Tensor, piece_bytes: int, ucx_tls: str | None) -> None:
+    `ucx`: UCX's settings, without their prefix UCX_. No value may have a comma: NIXL would cut it there.
+    """
+
+    def __init__(
+        self, name: str, blocks: Tensor, staging: Tensor, piece_bytes: int, ucx: Mapping[str, str | None]
+    ) -> None:
         logging.getLogger("nixl").setLevel(logging.WARNING)
         self._tensors = (blocks, staging)  # must outlive the agent
         if blocks.is_cuda:
             torch.cuda.set_device(blocks.device)
         with _errors("create the agent"):
             self._agent: Any = nixl_agent(name, nixl_agent_config(enable_prog_thread=False, backends=[]))
-            self._agent.create_backend(BACKEND, {"engine_config": f"TLS={ucx_tls}"} if ucx_tls else {})
+            settings = ",".join(f"{name}={value}" for name, value in ucx.items() if value is not None)
+            self._agent.create_backend(BACKEND, {"engine_config": settings})
             self._agent.register_memory(blocks)
             self._agent.register_memory(staging)
             pieces = Pieces.of(staging, piece_bytes)

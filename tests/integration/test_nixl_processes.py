@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 
+import psutil
 import pytest
 import torch
 
@@ -29,8 +31,15 @@ MIB_LAYOUT = KVLayout(num_layers=16, num_kv_heads=4, block_size=32, head_dim=64,
 class Source:
     """A prefill worker as far as its transport goes; served in a child."""
 
-    def __init__(self, incarnation: str, tls: str | None, layout: KVLayout = LAYOUT, awake: bool = True) -> None:
-        self.end = nixl_end(incarnation, tls, layout)
+    def __init__(
+        self,
+        incarnation: str,
+        tls: str | None,
+        layout: KVLayout = LAYOUT,
+        awake: bool = True,
+        net_devices: str | None = None,
+    ) -> None:
+        self.end = nixl_end(incarnation, tls, layout, net_devices)
         self.end.transport.keep_awake(awake)
 
     def metadata(self) -> bytes:
@@ -41,6 +50,10 @@ class Source:
 
     def cpu_s(self) -> float:
         return time.process_time()
+
+    def listens_on(self) -> set[str]:
+        connections = psutil.Process().net_connections()
+        return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 class Reader(Source):
@@ -63,16 +76,28 @@ class Reader(Source):
 
     def cut_connections(self) -> None:
         """As a network does that has dropped them."""
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
-                if sock.family in (socket.AF_INET, socket.AF_INET6):
-                    sock.shutdown(socket.SHUT_RDWR)
+        for sock in tcp_sockets():
+            with suppress(OSError):  # not connected
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def tcp_bytes(self) -> int:
+        """Received so far, over the connections that exist."""
+        infos = [sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136) for sock in tcp_sockets()]
+        return sum(struct.unpack_from("Q", info, 128)[0] for info in infos)  # tcpi_bytes_received
 
 
-def nixl_end(incarnation: str, tls: str | None, layout: KVLayout = LAYOUT) -> End:
+def tcp_sockets() -> Iterator[socket.socket]:
+    """Of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                yield sock
+
+
+def nixl_end(incarnation: str, tls: str | None, layout: KVLayout = LAYOUT, net_devices: str | None = None) -> End:
     return make_end(
         incarnation,
-        lambda name, cache, ring: NixlTransport(name, cache, ring, ucx_tls=tls),
+        lambda name, cache, ring: NixlTransport(name, cache, ring, ucx_tls=tls, ucx_net_devices=net_devices),
         layout,
         blocks_per_slot=NUM_BLOCKS,
     )
@@ -131,6 +156,17 @@ def test_an_idle_pair_burns_no_cpu(tls: str | None) -> None:
         time.sleep(2.0)
         used = [source.call("cpu_s") - before[0], reader.call("cpu_s") - before[1]]
         assert max(used) < 0.05, used
+
+
+@over_both
+def test_restricted_to_the_loopback_device_nothing_listens_elsewhere(tls: str | None) -> None:
+    with Child(Source, "P", tls, LAYOUT, True, "lo") as source, Child(Reader, "D", tls, LAYOUT, True, "lo") as reader:
+        reader.call("connect", "P", source.call("metadata"))
+        before = reader.call("tcp_bytes")
+        assert reader.call("read", "P", [3, 4]) == [4, 5]
+        over_tcp = reader.call("tcp_bytes") - before
+        assert (over_tcp >= 2 * LAYOUT.block_bytes) == (tls == "tcp")  # else shared memory carries them
+        assert source.call("listens_on") == reader.call("listens_on") == {"127.0.0.1"}
 
 
 async def test_reads_do_not_block_the_event_loop(new_reader: Callable[..., End]) -> None:
