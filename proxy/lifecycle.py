@@ -1,7 +1,8 @@
 """One request, from admission to its end: a small state machine, and the only place that tries again.
 
 It accepts tokens of the current attempt at the next index only, so nothing is said twice, whoever wakes up late. All
-attempts share one budget and the request's deadline; a request that met two lost workers is not tried again.
+attempts share one budget and the request's deadline; a request that was at two workers when they died is not tried
+again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from proxy.config import ProxyConfig
-from proxy.dispatcher import Dispatcher, Placement, Waiter, Wish
+from proxy.dispatcher import MAX_DEATHS, Dispatcher
 from proxy.errors import ApiError, ErrorCode
 from proxy.event_buffer import EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent
 from proxy.job import Job
 from proxy.metrics import ProxyMetrics
+from proxy.placement import Constraints, NotPlaced, Placement, Waiter
 from proxy.progress import Progress
 from proxy.retry_budget import BudgetSpent, RetryBudget
 from proxy.text_output import Piece, TextOutput
@@ -94,7 +96,7 @@ class Lifecycle:
 
     def submit(self) -> None:
         """Into the queue, where a place is reserved for it."""
-        self._waiter = Waiter(Wish(), self._place, self._give_up)
+        self._waiter = Waiter(Constraints(), self._place, self._not_placed)
         self._dispatcher.submit(self._waiter)
 
     def cancel(self, message: str = "the client went away") -> None:
@@ -111,7 +113,7 @@ class Lifecycle:
         self._waiter = None
         if self.attempt == 0:
             self.progress.dispatched(self._loop.time())
-        self._budget.num_attempts += 1
+        self._budget.begin_attempt()
         self._placement, self._prefill, self._decode = placement, placement.prefill, placement.decode
         self.phase = Phase.PREFILLING
         if placement.local_reason is not None:
@@ -151,7 +153,7 @@ class Lifecycle:
             case worker_pb2.RequestTokens():
                 self._take_tokens(link, event)
             case worker_pb2.PrefillProgress():
-                link.tally.got_ahead(self.job.wire_id)
+                link.tally.left_queue(self.job.wire_id)
                 if self.phase is Phase.PREFILLING and self._decode is not None:
                     self.phase = Phase.TRANSFERRING
                     self._decode.tally.prompt_computed(self.job.wire_id)
@@ -187,11 +189,11 @@ class Lifecycle:
     def _start_decoding(self, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
         prefill_spoke = self.phase is Phase.TRANSFERRING
         self.phase = Phase.DECODING
-        link.tally.got_ahead(self.job.wire_id)
+        link.tally.left_queue(self.job.wire_id)
         self.progress.decoding(origin)
         if self._prefill is not None:
             if not prefill_spoke:
-                self._prefill.tally.got_ahead(self.job.wire_id)
+                self._prefill.tally.left_queue(self.job.wire_id)
             if is_last:  # it may have ended without a read of the KV: nobody said so to P
                 self._prefill.abort(self.job.wire_id, self.attempt)
             self._prefill.forget(self.job.wire_id)
@@ -201,7 +203,8 @@ class Lifecycle:
     def _take_refusal(self, link: WorkerLink, failed: worker_pb2.RequestFailed) -> None:
         if failed.code in (worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_ROLE_CHANGED):
             link.tally.refused()
-        if link is self._prefill:
+            self._reroute(link, failed.message)
+        elif link is self._prefill:
             self._handoff_failed("prefill", failed.message, for_good=failed.code == worker_pb2.FAILURE_INVALID)
         elif failed.code == worker_pb2.FAILURE_INVALID:
             self.fail(ApiError(ErrorCode.INVALID_ARGUMENT, failed.message, reason="context_length_exceeded"))
@@ -210,8 +213,14 @@ class Lifecycle:
         else:
             self._decode_failed(failed.message)
 
+    def _reroute(self, link: WorkerLink, reason: str) -> None:
+        """A worker that leaves, or changes, hands the request back: nothing failed there."""
+        self._budget.avoid(link)
+        is_prefill = link is self._prefill
+        self._retry("prefill" if is_prefill else "decode", reason, keep=self._decode if is_prefill else None)
+
     def _take_loss(self, link: WorkerLink, lost: LinkLost) -> None:
-        self._budget.worker_lost()
+        self._budget.link_lost(link)
         if link is self._prefill:
             self._handoff_failed("prefill", lost.reason)
         else:
@@ -220,33 +229,40 @@ class Lifecycle:
     def _handoff_failed(self, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False) -> None:
         """The prompt's KV did not come: another prefill worker, or after some of them the decode worker itself."""
         self._budget.handoff_failed(for_good=for_good)
-        self._budget.shun(self._decode if decode_is_full or self._placement is None else self._placement.prefill)
+        self._budget.avoid(self._decode if decode_is_full or self._placement is None else self._placement.prefill)
         self._retry(stage, reason, keep=None if decode_is_full else self._decode)
 
     def _decode_failed(self, reason: str) -> None:
         """Another decode worker, or the same name's next incarnation, goes on after the last accepted token."""
-        self._budget.shun(self._decode)
+        self._budget.avoid(self._decode)
         self._retry("decode", reason, keep=None)
 
     def _retry(self, stage: str, reason: str, *, keep: WorkerLink | None) -> None:
         logger.info("request %s: attempt %d failed in %s: %s", self.job.request_id, self.attempt, stage, reason)
         self._leave_workers()
         try:
-            wish = self._budget.next_wish(keep)
+            constraints = self._budget.next_constraints(keep)
         except BudgetSpent as spent:
-            self._give_up(f"{spent}; the last failure, in {stage}: {reason}")
+            code = ErrorCode.ABORTED if self.progress.accepted else ErrorCode.UNAVAILABLE
+            self._give_up(code, f"{spent}; the last failure, in {stage}: {reason}")
             return
         self._metrics.retries.labels(stage).inc()
         self.phase = Phase.QUEUED
-        self._waiter = Waiter(wish, self._place, self._give_up)
+        self._waiter = Waiter(constraints, self._place, self._not_placed)
         self._dispatcher.resubmit(self._waiter)
 
-    def _give_up(self, reason: str | None = None) -> None:
+    def _not_placed(self, why: NotPlaced) -> None:
         self._waiter = None
-        is_aborted = bool(self.progress.accepted) or self._budget.is_poison
-        waited = f"no decode worker came back within {self._config.recovery_timeout_s:g} s"
-        code = ErrorCode.ABORTED if is_aborted else ErrorCode.UNAVAILABLE
-        self.fail(ApiError(code, reason or waited, reason="worker_lost"))
+        match why:
+            case NotPlaced.TOO_MANY_DEATHS:
+                self._give_up(ErrorCode.ABORTED, f"the request was at {MAX_DEATHS} workers when they died")
+            case NotPlaced.NO_WORKER:
+                limit_s = self._config.recovery_timeout_s
+                code = ErrorCode.ABORTED if self.progress.accepted else ErrorCode.UNAVAILABLE
+                self._give_up(code, f"no decode worker came back within {limit_s:g} s")
+
+    def _give_up(self, code: ErrorCode, message: str) -> None:
+        self.fail(ApiError(code, message, reason="worker_lost"))
 
     def _finish(self, piece: Piece, *, worker_is_done: bool) -> None:
         if self._decode is not None and worker_is_done:

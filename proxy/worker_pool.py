@@ -56,6 +56,14 @@ class WorkerPool:
         connecting = any(not link.was_tried for link in self._links.values())
         return bool(self.decode_links()) and not connecting
 
+    def is_member(self, incarnation: str) -> bool:
+        """Whether the membership has this incarnation, alive."""
+        return incarnation in self._links and incarnation not in self._leaving
+
+    def is_out_of_reach(self, incarnation: str) -> bool:
+        """Whether it is a member and its link is down: it died, or only the link did."""
+        return self.is_member(incarnation) and not self._links[incarnation].is_up
+
     def update(self, members: Iterable[control_pb2.Member]) -> None:
         """Follows a new membership."""
         self.members = tuple(members)

@@ -17,16 +17,16 @@ class WorkerTally:
         self._refuses = False  # said so after its last report
         self._unseen: dict[str, int] = {}  # tokens of each request that was sent since the last report
         self._num_done = 0  # requests that got past waiting since then
-        self._unread: set[str] = set()
+        self._untransferred: set[str] = set()
 
     @property
     def is_admitting(self) -> bool:
         return self._load is not None and self._load.admitting and not self._refuses
 
     @property
-    def num_unread(self) -> int:
+    def num_untransferred(self) -> int:
         """Requests whose prompt is computed elsewhere and whose KV this decode worker has not taken over yet."""
-        return len(self._unread)
+        return len(self._untransferred)
 
     def view(self, worker: str, num_known: int) -> WorkerView:
         """`num_known`: requests that this proxy has there."""
@@ -54,14 +54,14 @@ class WorkerTally:
 
     def prompt_computed(self, request_id: str) -> None:
         """The request's prefill worker is done: now it is up to this decode worker."""
-        self._unread.add(request_id)
+        self._untransferred.add(request_id)
 
-    def got_ahead(self, request_id: str) -> None:
+    def left_queue(self, request_id: str) -> None:
         """The request no longer waits: it was prefilled, or speaks."""
-        self._unread.discard(request_id)
+        self._untransferred.discard(request_id)
         if self._unseen.pop(request_id, None) is None:
             self._num_done += 1
 
     def forget(self, request_id: str) -> None:
         self._unseen.pop(request_id, None)
-        self._unread.discard(request_id)
+        self._untransferred.discard(request_id)

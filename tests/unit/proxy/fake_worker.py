@@ -56,10 +56,15 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         )
 
     async def start(self) -> None:
-        self._server = grpc.aio.server()
+        self.address = "127.0.0.1:0"
+        await self.open_port()
+
+    async def open_port(self) -> None:
+        """Where it was before, after a `stop`: the same incarnation can be reached again."""
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         worker_pb2_grpc.add_PrefillServicer_to_server(self, self._server)
         worker_pb2_grpc.add_DecodeServicer_to_server(self, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
         await self._server.start()
 
     async def stop(self) -> None:

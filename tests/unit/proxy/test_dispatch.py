@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from proxy.dispatcher import MAX_UNREAD
+from proxy.dispatcher import MAX_UNTRANSFERRED
 from proxy.errors import ApiError, ErrorCode
 from proxy.lifecycle import Phase
 from tests.unit.proxy.conftest import Cluster, MakeCluster
@@ -48,9 +48,9 @@ async def test_a_finished_prefill_makes_room_for_the_next(make_cluster: MakeClus
 async def test_nothing_goes_to_a_decode_worker_that_does_not_take_over_what_was_computed_for_it(
     cluster: Cluster,
 ) -> None:
-    requests = [await cluster.submit() for _ in range(MAX_UNREAD)]
+    requests = [await cluster.submit() for _ in range(MAX_UNTRANSFERRED)]
     decodes = []
-    for _ in range(MAX_UNREAD):
+    for _ in range(MAX_UNTRANSFERRED):
         prefill, decode = await cluster.starts()
         decodes.append(decode)
         cluster.prefill.prefilled(prefill)

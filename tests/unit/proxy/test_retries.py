@@ -16,11 +16,11 @@ def other(name: str) -> str:
     return name[:-1] + ("0" if name.endswith("1") else "1")
 
 
-async def started(cluster: Cluster, role: str) -> tuple[FakeWorker, worker_pb2.StartDecode]:
-    """The one of two workers that got the next request."""
-    pair = [cluster.worker(f"{role}-{i}") for i in range(2)]
-    await cluster.until(lambda: any(not worker.starts.empty() for worker in pair))
-    worker = next(worker for worker in pair if not worker.starts.empty())
+async def started(cluster: Cluster, role: str, of: int = 2) -> tuple[FakeWorker, worker_pb2.StartDecode]:
+    """The one of so many workers that got the next request."""
+    workers = [cluster.worker(f"{role}-{i}") for i in range(of)]
+    await cluster.until(lambda: any(not worker.starts.empty() for worker in workers))
+    worker = next(worker for worker in workers if not worker.starts.empty())
     return worker, worker.starts.get_nowait()
 
 
@@ -164,19 +164,61 @@ async def test_a_decode_worker_that_does_not_come_back_ends_the_request(
     assert failure.value.code is code
 
 
-async def test_a_request_that_met_two_lost_workers_is_not_tried_again(make_cluster: MakeCluster) -> None:
-    cluster = await make_cluster(decode=3)
-    request = await cluster.submit()
+async def lose_two_decode_workers(cluster: Cluster) -> list[FakeWorker]:
+    """Both held the request when their links broke; the membership does not know of it yet."""
+    lost = []
     for _ in range(2):
         await cluster.prefill.next_start()
-        await cluster.until(lambda: any(not w.starts.empty() for w in cluster.workers[1:]))
-        await next(w for w in cluster.workers[1:] if not w.starts.empty()).stop()
-        for worker in cluster.workers[1:]:
-            while not worker.starts.empty():
-                worker.starts.get_nowait()
+        worker, _ = await started(cluster, "decode", of=3)
+        await worker.stop()
+        lost.append(worker)
+    return lost
+
+
+async def test_a_request_that_was_at_two_workers_when_they_died_is_not_tried_again(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=3)
+    request = await cluster.submit()
+    lost = await lose_two_decode_workers(cluster)
+    await cluster.until(lambda: request.phase is Phase.QUEUED and request.attempt == 2)
+    cluster.workers = [worker for worker in cluster.workers if worker not in lost]
+    cluster.publish()
+    with pytest.raises(ApiError, match="2 workers when they died") as failure:
+        await collect(request)
+    assert failure.value.code is ErrorCode.ABORTED
+    assert all(worker.starts.empty() for worker in cluster.workers)  # it did not walk on meanwhile
+
+
+async def test_a_link_that_comes_back_was_no_death(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=3)
+    request = await cluster.submit()
+    first, second = await lose_two_decode_workers(cluster)
+    await cluster.until(lambda: request.phase is Phase.QUEUED and request.attempt == 2)
+    await second.open_port()  # the same incarnation: only its links had broken
+    await cluster.prefill.next_start()
+    third, start = await started(cluster, "decode", of=3)
+    assert third not in (first, second)
+    third.say(start, b"x", finish="length")
+    assert (await collect(request))[0] == "x"
+
+
+async def test_workers_of_which_nobody_hears_any_more_count_as_dead(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=3, recovery_timeout_s=0.05)
+    request = await cluster.submit()
+    await lose_two_decode_workers(cluster)
     with pytest.raises(ApiError, match="2 workers") as failure:
         await collect(request)
     assert failure.value.code is ErrorCode.ABORTED
+
+
+async def test_a_request_whose_worker_is_out_of_reach_twice_goes_on(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(prefill=0)
+    request = await cluster.submit()
+    for _ in range(3):
+        start = await cluster.decode.next_start()
+        cluster.decode.end_stream()
+    start = await cluster.decode.next_start()
+    cluster.decode.say(start, b"x", finish="length")
+    assert (await collect(request))[0] == "x"
 
 
 async def test_attempts_are_limited(make_cluster: MakeCluster) -> None:
@@ -206,6 +248,34 @@ async def test_a_worker_that_does_not_admit_is_left_alone_until_it_says_otherwis
     assert [link.worker for link in cluster.proxy.pool.decode_links()] == [second.name]
     first.report(admitting=True)
     await cluster.until(lambda: len(cluster.proxy.pool.decode_links()) == 2)
+
+
+@pytest.mark.parametrize("code", [worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_INTERNAL])
+async def test_a_stream_that_its_worker_hands_back_goes_on_elsewhere(
+    make_cluster: MakeCluster, code: worker_pb2.FailureCode
+) -> None:
+    cluster = await make_cluster(prefill=0, decode=4)
+    request = await cluster.submit()
+    for index, text in enumerate((b"a", b"b", b"c")):  # more often than workers may die
+        worker, start = await started(cluster, "decode", of=4)
+        assert bytes(start.request.output_ids) == b"abc"[:index]
+        worker.say(start, text, index=index)
+        worker.failed(start, code)
+    worker, start = await started(cluster, "decode", of=4)
+    worker.say(start, b"d", index=3, finish="length")
+    assert (await collect(request))[0] == "abcd"
+    assert cluster.metric("pdserve_migrations_total") == 3
+
+
+async def test_prefill_workers_that_drain_are_no_failed_hand_offs(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(prefill=3, max_handoff_attempts=1)
+    await cluster.submit()
+    for _ in range(2):
+        worker, start = await started(cluster, "prefill", of=3)
+        worker.failed(start, worker_pb2.FAILURE_DRAINING)
+        await cluster.decode.next_start()
+    third, _ = await started(cluster, "prefill", of=3)
+    assert (await cluster.decode.next_start()).source.incarnation == third.incarnation
 
 
 async def test_a_prompt_that_a_prefill_worker_can_never_take_is_left_to_the_decode_worker(cluster: Cluster) -> None:

@@ -1,0 +1,48 @@
+"""Where a request runs next: what it asks of its workers, and those it gets.
+
+Values that pass between a request's lifecycle and the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from proxy.worker_link import WorkerLink
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request runs next. Without `prefill` the decode worker computes the prompt, for `local_reason`."""
+
+    decode: WorkerLink
+    prefill: WorkerLink | None
+    transport: str | None
+    local_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a request asks of its next placement."""
+
+    decode: WorkerLink | None = None  # stay here while it is usable
+    avoid: frozenset[str] = frozenset()  # incarnations; taken only when there is no other
+    lost: frozenset[str] = frozenset()  # incarnations whose link broke while the request was there
+    local_reason: str | None = None  # not None: without a prefill worker
+
+
+class NotPlaced(Enum):
+    """Why a request that waited gets no workers any more."""
+
+    NO_WORKER = "no decode worker came back"
+    TOO_MANY_DEATHS = "it was at workers when they died"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiter:
+    """A request that waits for workers. One of the two is called, once, unless it is withdrawn."""
+
+    constraints: Constraints
+    place: Callable[[Placement], None]
+    give_up: Callable[[NotPlaced], None]
