@@ -34,6 +34,7 @@ class Identity:
     incarnation: str
     role: worker_pb2.Role
     role_epoch: int
+    max_model_len: int  # tokens that a request may have here
 
 
 class RequestStream:
@@ -77,7 +78,8 @@ class LoadReporter:
                 stream.send(load=self._current())
                 await asyncio.sleep(LOAD_MIN_INTERVAL_S)  # a change a step would be a message a step
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), LOAD_INTERVAL_S)
+                    async with asyncio.timeout(LOAD_INTERVAL_S):
+                        await changed.wait()
         finally:
             del self._streams[stream]
 
@@ -111,16 +113,20 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._service.end_stream(stream)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            logger.info("stream of proxy %s ended", stream.proxy_incarnation)
+            try:
+                ends = await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                self._service.end_stream(stream)  # after the reader's end, so that nothing starts on a dead stream
+            faults = [end for end in ends if isinstance(end, Exception)]
+            logger.info("stream of proxy %s ended %s", stream.proxy_incarnation, faults or "")
 
     async def _greet(self, context: grpc.aio.ServicerContext[Command, Event]) -> RequestStream:
         identity = self._identity()
         try:
-            command = await asyncio.wait_for(context.read(), HELLO_TIMEOUT_S)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                command = await context.read()
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {HELLO_TIMEOUT_S:g} s")
         if not isinstance(command, Command) or not command.HasField("hello"):
@@ -143,6 +149,7 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
             worker_incarnation=identity.incarnation,
             role=identity.role,
             role_epoch=identity.role_epoch,
+            max_model_len=identity.max_model_len,
         )
         stream.send(welcome=welcome)
         return stream
@@ -150,17 +157,24 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
     async def _read(self, context: grpc.aio.ServicerContext[Command, Event], stream: RequestStream) -> None:
         while True:
             try:
-                command = await asyncio.wait_for(context.read(), self._silent_proxy_s)
+                async with asyncio.timeout(self._silent_proxy_s):
+                    command = await context.read()
             except TimeoutError:
                 logger.warning("proxy %s is silent for %g s", stream.proxy_incarnation, self._silent_proxy_s)
                 return
             if not isinstance(command, Command):  # the end of the stream
                 return
-            match command.WhichOneof("command"):
-                case "start":
-                    self._service.start(command.start, stream)
-                case "abort":
-                    self._service.abort(command.abort.request_id, command.abort.attempt, stream)
+            try:
+                self._obey(command, stream)
+            except Exception:  # one command's fault must not end the others' stream
+                logger.exception("a command of proxy %s failed: %s", stream.proxy_incarnation, command)
+
+    def _obey(self, command: Command, stream: RequestStream) -> None:
+        match command.WhichOneof("command"):
+            case "start":
+                self._service.start(command.start, stream)
+            case "abort":
+                self._service.abort(command.abort.request_id, command.abort.attempt, stream)
 
     async def _write(self, context: grpc.aio.ServicerContext[Command, Event], stream: RequestStream) -> None:
         while True:

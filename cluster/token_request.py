@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 
-from engine.request import Request, SamplingParams
+from engine.errors import RequestInvalid
+from engine.request import Request, RequestKind, SamplingParams
 from rpc import worker_pb2
 
 
@@ -15,7 +17,10 @@ class RequestBuilder:
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
-    def __call__(self, wire: worker_pb2.TokenRequest, attempt: int) -> Request:
+    def __call__(self, wire: worker_pb2.TokenRequest, attempt: int, kind: RequestKind) -> Request:
+        """Raises RequestInvalid for what the engine has no field for; the rest is the engine's to check."""
+        if not 0 < wire.timeout_s < math.inf:
+            raise RequestInvalid(f"timeout_s ({wire.timeout_s}) is not a number above 0")
         sampling = SamplingParams(
             max_tokens=wire.sampling.max_tokens,
             temperature=wire.sampling.temperature,
@@ -29,6 +34,7 @@ class RequestBuilder:
             token_ids=[*wire.prompt_ids, *wire.output_ids],
             num_prompt=len(wire.prompt_ids),
             sampling=sampling,
+            kind=kind,
             first_index=len(wire.output_ids),
             priority=wire.priority,
             cache_salt=wire.cache_salt,

@@ -1,4 +1,4 @@
-"""One worker process: an engine, its role, its transport, and the servers through which proxies and peers reach it.
+"""One worker process: an engine, its role, its part in the KV plane, and the servers through which others reach it.
 
 No Ray here: `WorkerActor` wraps it, and tests run it as a plain process.
 """
@@ -7,38 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from wsgiref.simple_server import WSGIServer
 
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
 from cluster.address import join_host_port
+from cluster.admission import Admission
+from cluster.kv_plane import KVPlane
+from cluster.membership import Addresses
 from cluster.request_stream import Identity, LoadReporter, StreamServer
 from cluster.spec import WorkerSpec
 from cluster.token_request import RequestBuilder
 from cluster.worker_metrics import EngineMetrics
-from decode_worker.peers import PeerDirectory
 from decode_worker.service import DecodeService
 from engine.build import build_engine
-from engine.engine import Engine, StepResult
+from engine.engine import StepResult
 from engine.engine_thread import EngineThread
-from kv_transfer.lease import LeaseTable
-from kv_transfer.local_peer import LocalPeer
-from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
-from kv_transfer.metrics import TransferGauges, TransferMetrics
-from kv_transfer.nixl import NixlTransport
-from kv_transfer.staging import StagingRing
-from kv_transfer.transport import Transport
-from prefill_worker.peer_service import PeerService
 from prefill_worker.service import PrefillService
 from rpc import peer_pb2_grpc, worker_pb2, worker_pb2_grpc
-from rpc.worker_pb2 import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
 
-ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
 SERVER_OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),  # a peer that went away without a word is noticed
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -48,76 +42,67 @@ SERVER_OPTIONS = [
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAddresses:
-    """Where a started worker is reached, and by which transports its KV."""
+class Parts:
+    """What a worker that has started consists of."""
 
-    grpc: str  # host:port
-    metrics: str  # host:port
-    incarnation: str
-    transports: tuple[str, ...]
+    engine: EngineThread
+    kv: KVPlane
+    prefill: PrefillService
+    decode: DecodeService
+    loads: LoadReporter
+    server: grpc.aio.Server
+    metrics_server: WSGIServer
 
 
 class Worker:
-    """Maintains one engine and one role. Everything of an incarnation is built in `start` and gone after `stop`."""
+    """Maintains one engine and one role, from `start` to `stop`; another start is another incarnation."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        self.role_epoch = 1
-        self._admitting = False
+        self._admission = Admission(spec)
         self._started_at = monotonic()
+        self._parts: Parts | None = None
+        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def start(self) -> WorkerAddresses:
+    async def start(self) -> Addresses:
         """Loads the model and opens the ports. Raises what `build_engine` does, and OSError for a port."""
         spec = self.spec
-        self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        engine = await asyncio.to_thread(build_engine, Path(spec.model_dir), spec.engine)
-        self.engine = EngineThread(engine)
+        loop = asyncio.get_running_loop()
+        engine = EngineThread(await asyncio.to_thread(build_engine, Path(spec.model_dir), spec.engine))
+        engine.died.add_done_callback(lambda died: loop.call_soon_threadsafe(self._die, died.result()))
         labels = {"model_name": spec.model_name, "role": spec.role, "worker": spec.name}
         registry = CollectorRegistry()
-        staging = StagingRing(spec.kv_transfer, engine.cache.block_bytes, spec.engine.device, on_exhausted=self._fail)
-        self.transport: Transport = NixlTransport(
-            spec.incarnation, engine.cache, staging, ucx_tls=spec.kv_transfer.ucx_tls
-        )
-        self.leases = LeaseTable(engine, spec.kv_transfer, on_awake=self.transport.keep_awake)
-        me = PeerInfo(
-            spec.incarnation,
-            _compatibility(engine),
-            (TransportInfo(self.transport.name, self.transport.metadata()),),
-        )
-        metrics = TransferMetrics(registry, labels)
-        registry.register(TransferGauges(self.leases, staging, labels))
-        self.peers = PeerDirectory(me, self.engine, self.transport, staging, spec.kv_transfer, metrics)
-        make_request = RequestBuilder()
-        local_peer = LocalPeer(me, self.leases, self.engine)
-        self.prefill = PrefillService(self.engine, self.leases, make_request, self._refusal_of_prefill)
-        self.decode = DecodeService(
-            self.engine, self.peers, spec.kv_transfer, make_request, self._refusal_of_decode, metrics
-        )
-        self._observe_steps(EngineMetrics(registry, labels, self.engine))
-        self.engine.start()
-        self._admitting = True
-        peer_service = PeerService(local_peer, engine.cache.layout, self.transport.name, metrics)
-        grpc_port = await self._serve(peer_service)
-        self._metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
-        logger.info(
-            "worker %s (%s) serves as %s on %s:%d", spec.name, spec.incarnation, spec.role, spec.host, grpc_port
-        )
-        return WorkerAddresses(
-            grpc=join_host_port(spec.host, grpc_port),
-            metrics=join_host_port(spec.host, self._metrics_server.server_port),
-            incarnation=spec.incarnation,
-            transports=(self.transport.name,),
-        )
+
+        def fail(reason: str) -> None:
+            loop.call_soon_threadsafe(self._fail, reason)
+
+        kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail)
+        make_request, admits = RequestBuilder(), self._admission
+        prefill = PrefillService(engine, kv.leases, make_request, admits.refusal_of_prefill)
+        decode = DecodeService(engine, kv.peers, spec.kv_transfer, make_request, admits.refusal_of_decode, kv.metrics)
+        loads = LoadReporter(self.load)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        port = server.add_insecure_port(join_host_port(spec.host, 0))
+        metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
+        self._parts = Parts(engine, kv, prefill, decode, loads, server, metrics_server)
+        self._observe_steps(EngineMetrics(registry, labels, engine))
+        self._mount()
+        engine.start()
+        await server.start()
+        self._admission.is_open = not self._failed.done()
+        logger.info("worker %s (%s) serves as %s on port %d", spec.name, spec.incarnation, spec.role, port)
+        metrics = join_host_port(spec.host, metrics_server.server_port)
+        return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), (kv.transport.name,))
 
     def load(self) -> worker_pb2.Load:
-        load = self.engine.load
+        load = self._started.engine.load
         return worker_pb2.Load(
             num_running=load.num_open - load.num_waiting,
             num_waiting=load.num_waiting,
             num_queued_tokens=load.num_uncomputed_tokens,
-            num_blocks=self.engine.engine.pool.num_blocks,
+            num_blocks=self._started.engine.engine.pool.num_blocks,
             num_free_blocks=load.blocks.free + load.blocks.cached,
-            admitting=self._admitting,
+            admitting=self._admission.is_open,
         )
 
     @property
@@ -125,83 +110,76 @@ class Worker:
         return monotonic() - self._started_at
 
     async def drain(self, timeout_s: float) -> int:
-        """Admits no more, waits for what runs, and aborts the rest; the number aborted."""
-        self._admitting = False
-        self._loads.notify()
+        """Admits no more, waits for what runs, and hands the rest back to the proxies; how many those were."""
+        self._close_admission()
         try:
             async with asyncio.timeout(timeout_s):
-                await self.decode.wait_idle()
-                await self.prefill.wait_idle()
+                await self._started.decode.wait_idle()
+                await self._started.prefill.wait_idle()
         except TimeoutError:
-            return self.decode.abort_all() + self.prefill.abort_all()
+            return self._give_up_all(f"the worker leaves, and the request did not end within {timeout_s:g} s")
         return 0
 
     async def wait_failed(self) -> str:
         """Returns when this incarnation cannot go on, with the reason."""
-        died = asyncio.wrap_future(self.engine.died)
-        done, _ = await asyncio.wait([died, self._failed], return_when=asyncio.FIRST_COMPLETED)
-        return next(iter(done)).result()
+        return await asyncio.shield(self._failed)
 
     async def stop(self) -> None:
         """Ends the servers, the engine and the transport, in this order; each within its deadline."""
-        self._admitting = False
-        await self._server.stop(grace=1.0)
-        await self.peers.close()
-        await asyncio.to_thread(self.engine.stop)
-        await asyncio.to_thread(self.transport.close)
-        await asyncio.to_thread(self._metrics_server.shutdown)
+        if self._parts is None:
+            return
+        self._close_admission()
+        await self._parts.server.stop(grace=1.0)
+        await self._parts.kv.peers.close()
+        await asyncio.to_thread(self._parts.engine.stop)
+        await asyncio.to_thread(self._parts.kv.transport.close)
+        await asyncio.to_thread(self._parts.metrics_server.shutdown)
 
-    async def _serve(self, peer_service: PeerService) -> int:
-        self._loads = LoadReporter(self.load)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        prefill = StreamServer(self.prefill, worker_pb2.PrefillEvent, self._identity, self._loads)
-        decode = StreamServer(self.decode, worker_pb2.DecodeEvent, self._identity, self._loads)
-        worker_pb2_grpc.add_PrefillServicer_to_server(prefill, self._server)
-        worker_pb2_grpc.add_DecodeServicer_to_server(decode, self._server)
-        peer_pb2_grpc.add_PeerServicer_to_server(peer_service, self._server)
-        port = self._server.add_insecure_port(join_host_port(self.spec.host, 0))
-        await self._server.start()
-        return port
+    @property
+    def _started(self) -> Parts:
+        if self._parts is None:
+            raise RuntimeError(f"worker {self.spec.name} is not started")
+        return self._parts
+
+    def _mount(self) -> None:
+        parts = self._started
+        prefill = StreamServer(parts.prefill, worker_pb2.PrefillEvent, self._identity, parts.loads)
+        decode = StreamServer(parts.decode, worker_pb2.DecodeEvent, self._identity, parts.loads)
+        worker_pb2_grpc.add_PrefillServicer_to_server(prefill, parts.server)
+        worker_pb2_grpc.add_DecodeServicer_to_server(decode, parts.server)
+        peer_pb2_grpc.add_PeerServicer_to_server(parts.kv.peer_service, parts.server)
 
     def _observe_steps(self, metrics: EngineMetrics) -> None:
-        loop = asyncio.get_running_loop()
+        loop, parts = asyncio.get_running_loop(), self._started
 
         def on_step(result: StepResult) -> None:
             metrics.observe(result)
             if result.num_tokens:
-                loop.call_soon_threadsafe(self._loads.notify)
+                loop.call_soon_threadsafe(parts.loads.notify)
 
-        self.engine.subscribe(on_step)
+        parts.engine.subscribe(on_step)
 
     def _identity(self) -> Identity:
-        return Identity(self.spec.incarnation, ROLES[self.spec.role], self.role_epoch)
+        engine = self._started.engine.engine
+        return self._admission.identity(min(engine.model.max_model_len, engine.capacity))
 
-    def _refusal_of_prefill(self, role_epoch: int) -> worker_pb2.FailureCode | None:
-        return self._refusal(role_epoch, self.spec.role == "prefill")
+    def _close_admission(self) -> None:
+        self._admission.is_open = False
+        self._started.loads.notify()
 
-    def _refusal_of_decode(self, role_epoch: int) -> worker_pb2.FailureCode | None:
-        return self._refusal(role_epoch, self.spec.role != "prefill")
-
-    def _refusal(self, role_epoch: int, has_role: bool) -> worker_pb2.FailureCode | None:
-        if not has_role or role_epoch != self.role_epoch:
-            return worker_pb2.FAILURE_ROLE_CHANGED
-        return None if self._admitting else worker_pb2.FAILURE_DRAINING
+    def _give_up_all(self, reason: str) -> int:
+        return self._started.decode.give_up_all(reason) + self._started.prefill.give_up_all(reason)
 
     def _fail(self, reason: str) -> None:
-        self._admitting = False
+        """This incarnation takes no more; what runs may finish, until the controller has drained and replaced it."""
         if not self._failed.done():
+            logger.error("worker %s cannot go on: %s", self.spec.name, reason)
             self._failed.set_result(reason)
+        if self._parts is not None:
+            self._close_admission()
 
-
-def _compatibility(engine: Engine) -> Compatibility:
-    layout = engine.cache.layout
-    return Compatibility(
-        protocol_version=PROTOCOL_VERSION,
-        model_fingerprint=engine.model.fingerprint,
-        kv_dtype=layout.dtype,
-        block_size=layout.block_size,
-        num_layers=layout.num_layers,
-        num_kv_heads=layout.num_kv_heads,
-        head_dim=layout.head_dim,
-        tensor_parallel_size=engine.config.tensor_parallel_size,
-    )
+    def _die(self, reason: str) -> None:
+        """The engine has ended: nothing here can finish, so proxies take it elsewhere at once."""
+        self._fail(reason)
+        if self._parts is not None:
+            self._give_up_all(reason)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,12 +50,12 @@ class WorkerActor:
     async def start(self) -> Addresses:
         """Raises what `Worker.start` does; the log keeps where."""
         try:
-            self._worker = await asyncio.to_thread(_make_worker, self._spec)
-            addresses = await self._worker.start()
+            worker_class = await asyncio.to_thread(_worker_class)
+            self._worker = worker_class(self._spec)
+            self._addresses = await self._worker.start()
         except Exception:
             logger.exception("%s could not start", self._spec.name)
             raise
-        self._addresses = Addresses(addresses.grpc, addresses.metrics, socket.gethostname(), addresses.transports)
         return self._addresses
 
     async def identity(self) -> WorkerIdentity:
@@ -84,8 +83,8 @@ class WorkerActor:
         return self._worker
 
 
-def _make_worker(spec: WorkerSpec) -> Worker:
+def _worker_class() -> type[Worker]:
     """Imported only here, in the worker's own process: torch and NIXL take seconds and hundreds of megabytes."""
     from cluster.worker import Worker
 
-    return Worker(spec)
+    return Worker

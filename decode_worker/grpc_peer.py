@@ -25,6 +25,7 @@ from kv_transfer.peer import PeerUnavailable
 from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
 
 CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -58,7 +59,7 @@ class GrpcPeer:
             raise self._unavailable(error) from None
         return PeerInfo(
             response.incarnation,
-            _compatibility(response.compatibility),
+            Compatibility.read_from(response.compatibility),
             tuple(TransportInfo(t.name, t.metadata) for t in response.transports),
         )
 
@@ -106,19 +107,6 @@ class GrpcPeer:
 
 def _wire_ticket(ticket: Ticket) -> worker_pb2.Ticket:
     return worker_pb2.Ticket(session=ticket.session, attempt=ticket.attempt)
-
-
-def _compatibility(wire: peer_pb2.Compatibility) -> Compatibility:
-    return Compatibility(
-        protocol_version=wire.protocol_version,
-        model_fingerprint=wire.model_fingerprint,
-        kv_dtype=wire.kv_dtype,
-        block_size=wire.block_size,
-        num_layers=wire.num_layers,
-        num_kv_heads=wire.num_kv_heads,
-        head_dim=wire.head_dim,
-        tensor_parallel_size=wire.tensor_parallel_size,
-    )
 
 
 def _session_event(wire: peer_pb2.SessionEvent) -> SessionEvent:

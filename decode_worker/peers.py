@@ -1,4 +1,4 @@
-"""The prefill workers that this decode worker takes KV from: one link for each incarnation, made on first use."""
+"""The prefill workers that this decode worker takes KV from: one link for each incarnation at each address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Connection:
 
 
 class PeerDirectory:
-    """Maintains a `Connection` per incarnation; one that nothing used for `idle_peer_s` is let go of."""
+    """Maintains a `Connection` per incarnation and address; one that nothing used for `idle_peer_s` is let go of."""
 
     def __init__(
         self,
@@ -44,14 +44,15 @@ class PeerDirectory:
         self._ring = ring
         self._config = config
         self._metrics = metrics
-        self._connections: dict[str, Connection] = {}  # by incarnation
+        self._connections: dict[tuple[str, str], Connection] = {}  # by incarnation and address
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def receive(
         self, source: worker_pb2.KVSource, ticket: Ticket, request: Request, deadline: float
     ) -> HandoffResult:
         """Fills the request's blocks from the source. Raises HandoffError; `deadline` is on the loop's clock."""
         clock = asyncio.get_running_loop().time
-        await self._forget_idle(clock())
+        self._forget_idle(clock())
         connection = self._connect(source)
         connection.num_open += 1
         try:
@@ -66,24 +67,31 @@ class PeerDirectory:
         return result
 
     async def close(self) -> None:
-        connections, self._connections = list(self._connections.values()), {}
-        for connection in connections:
-            await _disconnect(connection)
+        for key in list(self._connections):
+            self._let_go(key)
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def _connect(self, source: worker_pb2.KVSource) -> Connection:
-        connection = self._connections.get(source.incarnation)
+        key = (source.incarnation, source.address)
+        connection = self._connections.get(key)
         if connection is None:
             peer = GrpcPeer(source.address)
             transports = {self._transport.name: self._transport}
             link = PeerLink(peer, source.incarnation, self._me, transports, self._config)
-            connection = self._connections[source.incarnation] = Connection(peer, link)
+            connection = self._connections[key] = Connection(peer, link)
         return connection
 
-    async def _forget_idle(self, now: float) -> None:
-        for incarnation, connection in list(self._connections.items()):
+    def _forget_idle(self, now: float) -> None:
+        for key, connection in list(self._connections.items()):
             if connection.num_open == 0 and now - connection.used_at > self._config.idle_peer_s:
-                del self._connections[incarnation]
-                await _disconnect(connection)
+                self._let_go(key)
+
+    def _let_go(self, key: tuple[str, str]) -> None:
+        """In the background: nobody's hand-off waits for the end of an old peer."""
+        closing = asyncio.get_running_loop().create_task(_disconnect(self._connections.pop(key)))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
 
 async def _disconnect(connection: Connection) -> None:

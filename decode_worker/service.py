@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from decode_worker.peers import PeerDirectory
 from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
-from engine.errors import EngineError
+from engine.errors import EngineStopped, RequestInvalid
 from engine.request import Request, RequestKind
 from engine.scheduler import TokenOutput
 from kv_transfer.config import TransferConfig
@@ -55,14 +55,14 @@ class DecodeService:
         engine: EngineThread,
         peers: PeerDirectory,
         config: TransferConfig,
-        make_request: Callable[[worker_pb2.TokenRequest, int], Request],
+        make_request: Callable[[worker_pb2.TokenRequest, int, RequestKind], Request],
         admits: Callable[[int], worker_pb2.FailureCode | None],
         metrics: TransferMetrics,
     ) -> None:
         self._engine = engine
         self._peers = peers
         self._config = config
-        self._make_request = make_request  # of an attempt
+        self._make_request = make_request  # of an attempt; raises RequestInvalid
         self._admits = admits  # of a role epoch: None, or why not
         self._metrics = metrics
         self._attempts: dict[tuple[EventStream, str], Attempt] = {}  # by request id, which is unique in its stream
@@ -85,11 +85,16 @@ class DecodeService:
             return
         if known is not None:
             self._cancel(known, FailureReason.SUPERSEDED)
-        request = self._make_request(command.request, number)
+        source = command.source if command.HasField("source") else None
+        kind = RequestKind.RECEIVE if source is not None else RequestKind.GENERATE
+        try:
+            request = self._make_request(command.request, number, kind)
+        except RequestInvalid as error:
+            stream.send(failed=self._failure(request_id, number, worker_pb2.FAILURE_INVALID, str(error)))
+            return
         attempt = Attempt(request_id, number, request, stream, self._loop.create_future(), self._loop.create_future())
         self._attempts[stream, request_id] = attempt
         self._by_engine_id[request.request_id] = attempt
-        source = command.source if command.HasField("source") else None
         attempt.task = self._loop.create_task(self._run(attempt, source, command.request.timeout_s))
 
     def abort(self, request_id: str, attempt: int, stream: EventStream) -> None:
@@ -105,10 +110,13 @@ class DecodeService:
         while self._attempts:
             await asyncio.wait([a.task for a in self._attempts.values() if a.task is not None])
 
-    def abort_all(self) -> int:
+    def give_up_all(self, reason: str) -> int:
+        """Ends every attempt and says so, so that the proxy takes it elsewhere; how many there were."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             self._cancel(attempt)
+            code = worker_pb2.FAILURE_DRAINING
+            attempt.stream.send(failed=self._failure(attempt.request_id, attempt.number, code, reason))
         return len(attempts)
 
     async def _run(self, attempt: Attempt, source: worker_pb2.KVSource | None, timeout_s: float) -> None:
@@ -131,8 +139,10 @@ class DecodeService:
             )
             self._end(attempt)
             attempt.stream.send(handoff_failed=failed)
-        except EngineError as error:
+        except RequestInvalid as error:
             self._fail(attempt, worker_pb2.FAILURE_INVALID, str(error))
+        except EngineStopped as error:
+            self._fail(attempt, worker_pb2.FAILURE_DRAINING, str(error))
         except Exception as error:
             logger.exception("request %s attempt %d", attempt.request_id, attempt.number)
             self._fail(attempt, worker_pb2.FAILURE_INTERNAL, f"{type(error).__name__}: {error}")
@@ -142,12 +152,12 @@ class DecodeService:
     async def _receive(self, attempt: Attempt, source: worker_pb2.KVSource, deadline: float) -> None:
         """Reserves the blocks, has the peer's KV read into them, and lets the request run once the peer says Valid."""
         request = attempt.request
-        request.kind = RequestKind.RECEIVE
         attempt.receiving = True
         started_at = self._loop.time()
         await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(request)))
         try:
-            await asyncio.wait_for(attempt.reserved, self._config.reserve_timeout_s)
+            async with asyncio.timeout(self._config.reserve_timeout_s):
+                await attempt.reserved
         except TimeoutError:
             detail = f"no {len(request.token_ids)} tokens of KV blocks came free within reserve_timeout_s"
             raise HandoffError(FailureReason.RESERVE_TIMEOUT, detail) from None
@@ -221,7 +231,7 @@ class DecodeService:
     def _end(self, attempt: Attempt) -> None:
         """Lets go of the engine's part. Idempotent; never waits, so that a cancelled task can call it."""
         if self._by_engine_id.pop(attempt.request.request_id, None) is not None:
-            self._engine.call(lambda engine: engine.abort(attempt.request.request_id))
+            self._engine.tell(lambda engine: engine.abort(attempt.request.request_id))
         key = (attempt.stream, attempt.request_id)
         if self._attempts.get(key) is attempt:
             del self._attempts[key]

@@ -84,19 +84,8 @@ class PeerService(peer_pb2_grpc.PeerServicer):
 
 
 def _peer_info(request: peer_pb2.HandshakeRequest) -> PeerInfo:
-    wire = request.compatibility
-    compatibility = Compatibility(
-        protocol_version=wire.protocol_version,
-        model_fingerprint=wire.model_fingerprint,
-        kv_dtype=wire.kv_dtype,
-        block_size=wire.block_size,
-        num_layers=wire.num_layers,
-        num_kv_heads=wire.num_kv_heads,
-        head_dim=wire.head_dim,
-        tensor_parallel_size=wire.tensor_parallel_size,
-    )
     transports = tuple(TransportInfo(t.name, t.metadata) for t in request.transports)
-    return PeerInfo(request.incarnation, compatibility, transports)
+    return PeerInfo(request.incarnation, Compatibility.read_from(request.compatibility), transports)
 
 
 async def _ticket(wire: worker_pb2.Ticket, context: Context) -> Ticket:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from engine.engine import StepResult
 from engine.engine_thread import EngineThread
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineStopped, RequestInvalid
 from engine.request import Request, RequestKind, RequestState
 from kv_transfer.lease import LeaseTable
 from kv_transfer.messages import HandoffError, Ticket
@@ -41,20 +41,20 @@ class Prompt:
 
 
 class PrefillService:
-    """Maintains one `Prompt` per request; a higher attempt ends the lower, and a session that ended holds nothing."""
+    """Maintains one `Prompt` per live attempt; a higher one ends the lower, and a session that ended holds nothing."""
 
     def __init__(
         self,
         engine: EngineThread,
         leases: LeaseTable,
-        make_request: Callable[[worker_pb2.TokenRequest, int], Request],
+        make_request: Callable[[worker_pb2.TokenRequest, int, RequestKind], Request],
         admits: Callable[[int], worker_pb2.FailureCode | None],
     ) -> None:
         self._engine = engine
         self._leases = leases
-        self._make_request = make_request  # of an attempt
+        self._make_request = make_request  # of an attempt; raises RequestInvalid
         self._admits = admits  # of a role epoch: None, or why not
-        self._prompts: dict[str, Prompt] = {}  # by engine id
+        self._prompts: dict[Ticket, Prompt] = {}
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -65,16 +65,23 @@ class PrefillService:
         return len(self._prompts)
 
     def start(self, command: worker_pb2.StartPrefill, stream: EventStream) -> None:
-        refusal = self._admits(command.role_epoch)
+        request_id = command.request.request_id
         ticket = Ticket(bytes(command.ticket.session), command.ticket.attempt)
+        if ticket in self._prompts:
+            return  # told twice
+        refusal = self._admits(command.role_epoch)
         if refusal is not None:
-            _send_failure(stream, command.request.request_id, ticket.attempt, refusal, "this worker takes no prompts")
+            _send_failure(stream, request_id, ticket.attempt, refusal, "this worker takes no prompts")
             return
-        request = self._make_request(command.request, ticket.attempt)
-        request.kind = RequestKind.PREFILL
-        deadline = self._loop.call_later(command.request.timeout_s, self._time_out, request.request_id)
-        prompt = Prompt(command.request.request_id, ticket, request, stream, deadline)
-        self._prompts[request.request_id] = prompt
+        try:
+            request = self._make_request(command.request, ticket.attempt, RequestKind.PREFILL)
+        except RequestInvalid as error:
+            _send_failure(stream, request_id, ticket.attempt, worker_pb2.FAILURE_INVALID, str(error))
+            return
+        for lower in [p for p in self._prompts.values() if p.ticket.session == ticket.session]:
+            self._forget(lower)  # its session ends as this one begins, if it is lower; else this one is refused
+        deadline = self._loop.call_later(command.request.timeout_s, self._time_out, ticket)
+        prompt = self._prompts[ticket] = Prompt(request_id, ticket, request, stream, deadline)
         self._idle.clear()
         queued = self._engine.call(lambda engine: self._leases.prefill(request, ticket, monotonic()))
         asyncio.wrap_future(queued).add_done_callback(lambda future: self._check_queued(prompt, future))
@@ -91,51 +98,64 @@ class PrefillService:
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
-    def abort_all(self) -> int:
+    def give_up_all(self, reason: str) -> int:
+        """Ends every prompt and says so, so that the proxy takes it elsewhere; how many there were."""
         prompts = list(self._prompts.values())
         for prompt in prompts:
-            self._abort(prompt)
+            self._fail(prompt, worker_pb2.FAILURE_DRAINING, reason)
         return len(prompts)
 
     def _check_queued(self, prompt: Prompt, queued: asyncio.Future[None]) -> None:
         error = queued.exception()
-        if error is None:
-            return
-        code = worker_pb2.FAILURE_INVALID if isinstance(error, EngineError) else worker_pb2.FAILURE_INTERNAL
+        match error:
+            case None:
+                return
+            case RequestInvalid():
+                code = worker_pb2.FAILURE_INVALID
+            case EngineStopped():
+                code = worker_pb2.FAILURE_DRAINING
+            case _:
+                code = worker_pb2.FAILURE_INTERNAL
         if not isinstance(error, EngineError | HandoffError):
             logger.error("request %s attempt %d", prompt.request_id, prompt.ticket.attempt, exc_info=error)
         self._fail(prompt, code, str(error))
 
     def _on_step(self, result: StepResult) -> None:
+        """In the engine thread, after the leases have advanced."""
         if self._prompts:
             self._loop.call_soon_threadsafe(self._after_step, result)
 
     def _after_step(self, result: StepResult) -> None:
+        prompts = {prompt.request.request_id: prompt for prompt in self._prompts.values()}
         for engine_id, message in result.failed:
-            if engine_id in self._prompts:
-                self._fail(self._prompts[engine_id], worker_pb2.FAILURE_INTERNAL, message)
+            if engine_id in prompts:
+                self._fail(prompts[engine_id], worker_pb2.FAILURE_INTERNAL, message)
         for output in result.tokens:
-            prompt = self._prompts.get(output.request_id)
-            if prompt is not None:
+            prompt = prompts.get(output.request_id)
+            if prompt is not None and prompt.ticket in self._prompts:
                 prompt.stream.send(done=_progress(prompt))
-        for prompt in [p for p in self._prompts.values() if p.request.state is RequestState.FINISHED]:
-            self._forget(prompt)
+        for prompt in prompts.values():
+            if prompt.request.state is RequestState.FINISHED:
+                self._forget(prompt)
 
-    def _time_out(self, engine_id: str) -> None:
-        if (prompt := self._prompts.get(engine_id)) is not None:
+    def _time_out(self, ticket: Ticket) -> None:
+        if (prompt := self._prompts.get(ticket)) is not None:
             self._fail(prompt, worker_pb2.FAILURE_DEADLINE, "the request's deadline has passed")
 
     def _fail(self, prompt: Prompt, code: worker_pb2.FailureCode, message: str) -> None:
-        self._abort(prompt)
-        _send_failure(prompt.stream, prompt.request_id, prompt.ticket.attempt, code, message)
+        """Once at most for each prompt."""
+        if self._prompts.get(prompt.ticket) is prompt:
+            self._abort(prompt)
+            _send_failure(prompt.stream, prompt.request_id, prompt.ticket.attempt, code, message)
 
     def _abort(self, prompt: Prompt) -> None:
-        self._engine.call(lambda engine: self._leases.abort(prompt.ticket, monotonic()))
+        self._engine.tell(lambda engine: self._leases.abort(prompt.ticket, monotonic()))
         self._forget(prompt)
 
     def _forget(self, prompt: Prompt) -> None:
         prompt.deadline.cancel()
-        self._prompts.pop(prompt.request.request_id, None)
+        if self._prompts.get(prompt.ticket) is prompt:
+            del self._prompts[prompt.ticket]
         if not self._prompts:
             self._idle.set()
 

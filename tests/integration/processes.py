@@ -23,7 +23,7 @@ import grpc
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.worker import ROLES
+from cluster.admission import ROLES
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 ROOT = Path(__file__).parents[2]

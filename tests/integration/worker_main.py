@@ -17,7 +17,7 @@ async def main() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     worker = Worker(WorkerSpec.model_validate_json(sys.argv[1]))
     addresses = await worker.start()
-    print(json.dumps(asdict(addresses)), flush=True)
+    print(json.dumps({**asdict(addresses), "incarnation": worker.spec.incarnation}), flush=True)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     await stopped.wait()

@@ -32,6 +32,7 @@ from rpc import peer_pb2_grpc, worker_pb2
 
 SHORT = TransferConfig(
     staging_slots=4,
+    max_quarantined_slots=3,
     staging_slot_bytes=1024,
     handshake_timeout_s=0.3,
     reserve_timeout_s=0.3,
@@ -42,6 +43,8 @@ SHORT = TransferConfig(
     verdict_timeout_s=0.3,
     silent_peer_s=0.4,
 )
+
+ONE_BLOCK_A_SLOT = TransferConfig(staging_slots=4, max_quarantined_slots=3, staging_slot_bytes=256)
 
 LABELS = {"model_name": "fake", "role": "decode", "worker": "w"}
 
@@ -147,7 +150,7 @@ class PrefillEnd:
         self.side.engine.start()
 
     async def stop(self) -> None:
-        self.service.abort_all()
+        self.service.give_up_all("the test ends")
         await self.server.stop(0)
         await asyncio.to_thread(self.side.engine.stop)
         self.side.transport.close()
@@ -162,7 +165,9 @@ class Pair:
 
     def __init__(self, engine: EngineConfig | None = None, config: TransferConfig | None = None) -> None:
         self.engine_config = engine or EngineConfig(block_size=4, num_blocks=64, prefill_chunk_size=8)
-        self.config = config or TransferConfig(staging_slots=4, staging_slot_bytes=256)  # a block
+        self.config = config or TransferConfig(
+            staging_slots=4, staging_slot_bytes=256, max_quarantined_slots=3
+        )  # a block
 
     async def __aenter__(self) -> Pair:
         self.network = LocalNetwork()
@@ -177,7 +182,7 @@ class Pair:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.decode.abort_all()
+        self.decode.give_up_all("the test ends")
         await self.peers.close()
         for end in self.ends:
             await end.stop()

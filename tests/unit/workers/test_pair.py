@@ -135,8 +135,10 @@ async def test_an_attempt_told_twice_runs_once(pair: Pair) -> None:
     for _ in range(2):
         pair.start_prefill(request, ticket)
         pair.start_decode(request, ticket)
+    assert pair.prefill.num_open == pair.decode.num_open == 1
     assert await pair.to_d.finished("r") == FakeRunner.expected([1, 2, 3], 6)
     await pair.check_idle()
+    await asyncio.wait_for(pair.prefill.wait_idle(), 5)
 
 
 async def test_decode_told_before_prefill_waits_for_it(pair: Pair) -> None:
@@ -219,10 +221,8 @@ async def test_a_peer_that_is_not_there_is_reported(hasty_pair: Pair) -> None:
 async def test_the_requests_own_deadline_ends_it_on_both_sides(pair: Pair) -> None:
     pair.d.transport.stall()
     pair.start(token_request("r", list(range(20)), timeout_s=0.2))
-    failed = await pair.to_d.wait_for(
-        lambda: next((e for n, e in pair.to_d.events if n in ("failed", "handoff_failed")), None)
-    )
-    assert getattr(failed, "code", worker_pb2.FAILURE_DEADLINE) == worker_pb2.FAILURE_DEADLINE
+    ends = await pair.to_d.wait_for(lambda: [e for n, e in pair.to_d.events if n in ("failed", "handoff_failed")])
+    assert [getattr(end, "code", None) or end.reason for end in ends] in ([worker_pb2.FAILURE_DEADLINE], ["deadline"])
     pair.d.transport.resume()
     await pair.check_idle()
 
@@ -234,6 +234,43 @@ async def test_what_can_never_fit_and_another_role_epoch_are_refused_by_name(pai
     request = token_request("old", [1])
     pair.decode.start(worker_pb2.StartDecode(request=request, attempt=1, role_epoch=7), stream)
     assert (await stream.event("failed")).code == worker_pb2.FAILURE_ROLE_CHANGED
+
+
+async def test_what_a_worker_gives_up_is_handed_back_to_the_proxy(pair: Pair) -> None:
+    pair.d.transport.stall()
+    pair.start(token_request("r", list(range(20))))
+    await pair.to_p.event("done")
+    assert pair.decode.give_up_all("the worker leaves") == pair.prefill.give_up_all("the worker leaves") == 1
+    for stream in (pair.to_d, pair.to_p):
+        failed = await stream.event("failed")
+        assert (failed.request_id, failed.code) == ("r", worker_pb2.FAILURE_DRAINING)
+    pair.d.transport.resume()
+    await pair.check_idle()
+
+
+async def test_a_stopped_engine_is_not_the_requests_fault(pair: Pair) -> None:
+    await asyncio.to_thread(pair.d.engine.stop)
+    pair.start_decode(token_request("r", [1, 2]))
+    assert (await pair.to_d.event("failed")).code == worker_pb2.FAILURE_DRAINING
+
+
+async def test_values_that_no_engine_takes_are_refused_before_they_are_queued(pair: Pair) -> None:
+    pair.start_decode(token_request("late", [1, 2], timeout_s=float("nan")))
+    assert "timeout_s" in (await pair.to_d.event("failed")).message
+    pair.start_prefill(token_request("odd", [300]), worker_pb2.Ticket(session=b"s" * 16, attempt=1))
+    failed = await pair.to_p.event("failed")
+    assert (failed.code, "token id 300" in failed.message) == (worker_pb2.FAILURE_INVALID, True)
+    await pair.check_idle()
+
+
+async def test_a_wrong_address_does_not_stay_with_the_incarnation(hasty_pair: Pair) -> None:
+    pair = hasty_pair
+    right, pair.address = pair.address, "127.0.0.1:1"
+    pair.start(token_request("wrong", [1, 2, 3]))
+    assert (await pair.to_d.event("handoff_failed")).request_id == "wrong"
+    pair.address = right
+    pair.start(token_request("right", [4, 5, 6]))
+    assert await pair.to_d.finished("right") == FakeRunner.expected([4, 5, 6], 6)
 
 
 async def test_decode_goes_on_while_a_transfer_is_open(pair: Pair) -> None:

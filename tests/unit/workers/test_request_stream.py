@@ -39,7 +39,7 @@ class Rig:
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     service = EchoService()
-    identity = Identity("w-1", worker_pb2.ROLE_DECODE, 3)
+    identity = Identity("w-1", worker_pb2.ROLE_DECODE, 3, 4096)
     loads = LoadReporter(lambda: worker_pb2.Load(num_running=2, admitting=True))
     server = grpc.aio.server()
     worker_pb2_grpc.add_DecodeServicer_to_server(

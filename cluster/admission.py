@@ -1,0 +1,33 @@
+"""Which requests a worker takes: the role and its epoch decide the kind, draining and failing end it."""
+
+from __future__ import annotations
+
+from cluster.request_stream import Identity
+from cluster.spec import WorkerSpec
+from rpc import worker_pb2
+
+ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
+
+
+class Admission:
+    """Maintains whether the worker admits; closed until it serves, and again when it leaves."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.is_open = False
+        self._spec = spec
+        self._role_epoch = 1
+
+    def identity(self, max_model_len: int) -> Identity:
+        return Identity(self._spec.incarnation, ROLES[self._spec.role], self._role_epoch, max_model_len)
+
+    def refusal_of_prefill(self, role_epoch: int) -> worker_pb2.FailureCode | None:
+        """None, or why a prompt of that role epoch is not taken."""
+        return self._refusal(role_epoch, self._spec.role == "prefill")
+
+    def refusal_of_decode(self, role_epoch: int) -> worker_pb2.FailureCode | None:
+        return self._refusal(role_epoch, self._spec.role != "prefill")
+
+    def _refusal(self, role_epoch: int, has_role: bool) -> worker_pb2.FailureCode | None:
+        if not has_role or role_epoch != self._role_epoch:
+            return worker_pb2.FAILURE_ROLE_CHANGED
+        return None if self.is_open else worker_pb2.FAILURE_DRAINING
