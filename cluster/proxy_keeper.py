@@ -60,14 +60,17 @@ class ProxyKeeper:
             return None
 
     async def _run_once(self) -> str:
-        """Why it ended."""
+        """Why it ended. It is gone then, and its name is free."""
         try:
             if self._runner is None:
                 self._runner = await self._launcher.launch_proxy(self.spec)
+                if self._stopping.is_set():  # `stop` found nothing to stop yet
+                    await self._runner.stop()
             reason = await self._runner.watch()
-            await self._runner.stop()
         except ProcessLost as error:
-            return str(error)
+            reason = str(error)
+        if self._runner is not None and not self._stopping.is_set():
+            await self._runner.stop()  # quick for a dead one; it may be ill instead
         return reason
 
     async def _wait(self, delay_s: float) -> None:

@@ -21,6 +21,7 @@ from cluster.worker_actor import WorkerActor, WorkerIdentity
 NAMESPACE = "pdserve"
 PROXY_ACTOR = "proxy"
 ADOPT_TIMEOUT_S = 5.0
+LAUNCH_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 5.0
 RECONNECT_S = 1.0
@@ -94,8 +95,17 @@ class RayLauncher:
         return RayWorker(handle, WorkerIdentity(spec, num_restarts, addresses=None, is_draining=False))
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:
-        handle = _detached(ProxyRunner, PROXY_ACTOR, 0).remote(spec, self._restart, self._log_dir)
-        await answer(handle.start.remote())
+        actor = _detached(ProxyRunner, PROXY_ACTOR, 0, get_if_exists=True)  # what was left of one is tried, or ended
+        handle = actor.remote(spec, self._restart, self._log_dir)
+        try:
+            async with asyncio.timeout(LAUNCH_TIMEOUT_S):
+                await answer(handle.start.remote())
+        except TimeoutError as error:
+            await end(handle, 0)
+            raise ProcessLost(f"it did not start within {LAUNCH_TIMEOUT_S:g} s") from error
+        except ProcessLost:
+            await end(handle, 0)
+            raise
         return RayProxy(handle, self._proxy_stop_timeout_s)
 
     async def adopt(self) -> tuple[list[RunningWorker], RunningProxy | None]:
@@ -175,10 +185,16 @@ async def end(handle: Any, grace_s: float) -> None:
         logger.warning("an actor is still there %g s after it was killed", KILL_TIMEOUT_S)
 
 
-def _detached(actor_class: type, name: str, num_gpus: int) -> Any:
+def _detached(actor_class: type, name: str, num_gpus: int, *, get_if_exists: bool = False) -> Any:
     """`num_cpus` is 0: placement is ours to decide, and threads are the engine's setting."""
     return ray.remote(actor_class).options(
-        name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=0, num_gpus=num_gpus, max_restarts=0
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        num_cpus=0,
+        num_gpus=num_gpus,
+        max_restarts=0,
+        get_if_exists=get_if_exists,
     )
 
 

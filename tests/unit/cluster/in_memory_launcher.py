@@ -67,6 +67,7 @@ class InMemoryWorker:
 class InMemoryProxy:
     def __init__(self) -> None:
         self.is_alive = True
+        self.has_name = True
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def describe(self) -> ProxyReport:
@@ -77,9 +78,15 @@ class InMemoryProxy:
 
     async def stop(self) -> None:
         self.die("stopped")
+        self.has_name = False
 
     def die(self, reason: str) -> None:
         self.is_alive = False
+        self.has_name = False
+        self.fall_ill(reason)
+
+    def fall_ill(self, reason: str) -> None:
+        """It breaks when it is asked, lives on and keeps its name, until it is stopped."""
         if not self._ended.done():
             self._ended.set_exception(ProcessLost(reason))
             self._ended.exception()
@@ -93,6 +100,10 @@ class InMemoryLauncher:
     proxies: list[InMemoryProxy] = field(default_factory=list)
     start_errors: dict[str, str] = field(default_factory=dict)  # by worker name
     proxy_launched: asyncio.Event = field(default_factory=asyncio.Event)
+    proxy_may_launch: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.proxy_may_launch.set()
 
     def launch(self, spec: WorkerSpec, num_restarts: int) -> RunningWorker:
         worker = InMemoryWorker(spec, num_restarts, self.start_errors.get(spec.name))
@@ -100,8 +111,11 @@ class InMemoryLauncher:
         return worker
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:
+        if any(proxy.has_name for proxy in self.proxies):
+            raise ValueError("the name proxy is taken")
         self.proxies.append(InMemoryProxy())
         self.proxy_launched.set()
+        await self.proxy_may_launch.wait()
         return self.proxies[-1]
 
     async def adopt(self) -> tuple[list[RunningWorker], RunningProxy | None]:
