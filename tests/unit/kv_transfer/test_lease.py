@@ -459,7 +459,7 @@ def test_a_pool_full_of_abandoned_prompts_empties_by_the_timer_alone() -> None:
     p = Prefiller(num_blocks=20)
     for i in range(4):
         session = ticket(session=bytes([i] * 16))
-        p.table.prefill(make_request(f"r{i}", [100 * i, *PROMPT[1:]], RequestKind.PREFILL), session, p.now)
+        p.table.prefill(make_request(f"r{i}", [100 + i, *PROMPT[1:]], RequestKind.PREFILL), session, p.now)
         p.table.open(session, 0, lambda _: None, p.now)
         p.run()
     assert p.engine.pool.num_free == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -190,8 +191,8 @@ def ticket_of(session: int, attempt: int) -> Ticket:
 def prompt_of(session: int, attempt: int) -> list[int]:
     """Two sessions share a prefix. Attempts differ, so that a block never holds the right tokens by chance."""
     first = 20 * (session % 2)
-    rest = range(100 * (session + 1) + 20 * attempt, 1000)
-    return [*range(first, first + 4), *rest[: LENGTHS[session] - 4]]
+    rest = random.Random(f"{session}/{attempt}").sample(range(100, 256), LENGTHS[session] - 4)
+    return [*range(first, first + 4), *rest]
 
 
 LeaseMachine.TestCase.settings = settings(
