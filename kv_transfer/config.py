@@ -25,7 +25,7 @@ class TransferConfig(BaseModel):
 
     handshake_timeout_s: float = Field(5.0, gt=0)
     reserve_timeout_s: float = Field(30.0, gt=0)  # for KV blocks, and for a staging slot
-    open_timeout_s: float = Field(10.0, gt=0)  # P waits so long for the Open of a finished prefill, or for its Prefill
+    open_timeout_s: float = Field(10.0, gt=0)  # P's wait for the Open of a finished prefill, or the prefill of an Open
     lease_s: float = Field(30.0, gt=0)
     renew_every_s: float = Field(5.0, gt=0)
     transfer_timeout_s: float = Field(5.0, gt=0)  # of one read; longer if its bytes need more
@@ -41,6 +41,11 @@ class TransferConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TransferConfig:
+        if self.max_quarantined_slots >= self.staging_slots:
+            raise ValueError(
+                f"max_quarantined_slots ({self.max_quarantined_slots}) must be below staging_slots "
+                f"({self.staging_slots}): else all slots can be in doubt and the worker is never replaced"
+            )
         if self.renew_every_s >= self.lease_s:
             raise ValueError(
                 f"renew_every_s ({self.renew_every_s:g}) must be below lease_s ({self.lease_s:g}): "

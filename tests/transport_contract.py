@@ -38,7 +38,8 @@ class MakeTransport(Protocol):
 def make_end(incarnation: str, make: MakeTransport, layout: KVLayout = LAYOUT, blocks_per_slot: int = 4) -> End:
     cache = KVCache(layout, NUM_BLOCKS)
     cache.as_bytes()[:] = torch.arange(1, NUM_BLOCKS + 1, dtype=torch.uint8)[:, None]
-    config = TransferConfig(staging_slots=2, staging_slot_bytes=blocks_per_slot * layout.block_bytes + 1)
+    slot_bytes = blocks_per_slot * layout.block_bytes + 1
+    config = TransferConfig(staging_slots=2, staging_slot_bytes=slot_bytes, max_quarantined_slots=1)
     ring = StagingRing(config, layout.block_bytes, "cpu", lambda _: None)
     return End(incarnation, cache, ring, make(incarnation, cache, ring))
 

@@ -16,7 +16,7 @@ NUM_BLOCKS = 32
 
 def test_blocks_in_vram_arrive_in_vram_in_the_order_asked() -> None:
     pytest.importorskip("nixl_cu12", reason="nixl_cu12 is not installed")
-    config = TransferConfig(staging_slots=2, staging_slot_bytes=8 * LAYOUT.block_bytes)
+    config = TransferConfig(staging_slots=2, staging_slot_bytes=8 * LAYOUT.block_bytes, max_quarantined_slots=1)
     transports, caches, rings = [], [], []
     for incarnation in ("p-1", "d-1"):
         cache = KVCache(LAYOUT, NUM_BLOCKS, "cuda")

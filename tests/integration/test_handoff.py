@@ -23,7 +23,7 @@ DEADLINES = {
     "ucx_tls": "tcp",
     "staging_slots": 8,
     "staging_slot_bytes": 1 << 18,
-    "max_quarantined_slots": 8,
+    "max_quarantined_slots": 7,
     "handshake_timeout_s": 2.0,
     "open_timeout_s": 2.0,
     "lease_s": 4.0,

@@ -41,7 +41,8 @@ def make_engine(model: FakeModel | None = None, **fields: object) -> Engine:
 def transfer_config(**fields: object) -> TransferConfig:
     """Slots of two blocks, so that a chunk takes more than one."""
     block_bytes = FakeModel().layout(BLOCK_SIZE).block_bytes
-    return TransferConfig.model_validate({"staging_slots": 4, "staging_slot_bytes": 2 * block_bytes} | fields)
+    defaults = {"staging_slots": 4, "staging_slot_bytes": 2 * block_bytes, "max_quarantined_slots": 3}
+    return TransferConfig.model_validate(defaults | fields)
 
 
 def ticket(attempt: int = 1, session: bytes = SESSION) -> Ticket:

@@ -14,6 +14,7 @@ from kv_transfer.config import TransferConfig
         ({"renew_every_s": 40.0, "silent_peer_s": 50.0}, "renew_every_s .* must be below lease_s"),
         ({"renew_every_s": 10.0}, "renew_every_s .* must be below silent_peer_s"),
         ({"tombstone_s": 60.0}, "tombstone_s .* must be at least 90"),
+        ({"max_quarantined_slots": 8}, r"max_quarantined_slots \(8\) must be below staging_slots \(8\)"),
         ({"ucx_tls": "tcp,shm"}, "ucx_tls"),
         ({"ucx_net_devices": ""}, "ucx_net_devices"),
         ({"staging_slots": 0}, "staging_slots"),

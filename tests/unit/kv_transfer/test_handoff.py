@@ -78,7 +78,7 @@ async def test_an_open_that_comes_before_its_prefill_waits_for_it(pair: Pair) ->
 
 
 async def test_many_at_once_share_a_ring_of_one_slot(new_pair: PairFactory) -> None:
-    config = transfer_config(staging_slots=1)
+    config = transfer_config(staging_slots=1, max_quarantined_slots=0)
     pair = new_pair(config, make_engine(num_blocks=512), make_engine(num_blocks=512))
     prompts = [[i, *PROMPT] for i in range(32)]
     served = [pair.serve(prompt, ticket(session=bytes([i] * 16))) for i, prompt in enumerate(prompts)]
