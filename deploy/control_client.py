@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import grpc
 
+from deploy.channel import open_channel
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
 CALL_TIMEOUT_S = 10.0
-CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
 
 
 class ControllerUnreachableError(RuntimeError):
@@ -23,7 +23,7 @@ class ControlClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address)
         self._control = control_pb2_grpc.ControlStub(self._channel)
         self._membership = control_pb2_grpc.MembershipStub(self._channel)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from deploy.control_client import CHANNEL_OPTIONS
+from deploy.channel import open_channel
 from rpc import inference_pb2, inference_pb2_grpc
 
 
@@ -40,7 +40,7 @@ class Generation:
 
     def __iter__(self) -> Iterator[str]:
         """Raises GenerationFailedError."""
-        with grpc.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+        with open_channel(self._address) as channel:
             stub = inference_pb2_grpc.InferenceStub(channel)
             try:
                 for response in stub.Generate(self._request, timeout=self._timeout_s, wait_for_ready=True):

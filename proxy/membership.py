@@ -14,13 +14,13 @@ from typing import Any
 
 import grpc
 
+from proxy.channel import open_channel
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
 FIRST_ANSWER_S = 5.0
 RENEW_S = 60.0
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 3.0
-CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 logger = logging.getLogger(__name__)
 
 
@@ -67,7 +67,7 @@ class MembershipWatch:
     async def _watch(self) -> None:
         """Returns when it is time to renew. Raises ControllerGone or AioRpcError when the stream ends before,
         TimeoutError without an answer."""
-        async with grpc.aio.insecure_channel(self._controller, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._controller) as channel:
             call = control_pb2_grpc.MembershipStub(channel).Watch(self._request)
             try:
                 async with asyncio.timeout(self._first_answer_s):

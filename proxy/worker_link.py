@@ -15,16 +15,12 @@ from typing import Any
 
 import grpc
 
+from proxy.channel import open_channel
 from proxy.router import WorkerView
 from proxy.worker_tally import WorkerTally
 from rpc import control_pb2, worker_pb2, worker_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
-CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection, without another's back-off
-]
 logger = logging.getLogger(__name__)
 
 
@@ -173,7 +169,7 @@ class WorkerLink:
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
 
     async def _connect(self) -> None:
-        async with grpc.aio.insecure_channel(self.member.address, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self.member.address) as channel:
             call = self.service.stub(channel).Session()
             try:
                 async with asyncio.timeout(self._times.connect_s):
