@@ -21,7 +21,7 @@ class FailureReason(StrEnum):
     PEER_SILENT = "peer_silent"
     GONE = "gone"  # P no longer knows the session, or never held it long enough
     ABORTED = "aborted"
-    SUPERSEDED = "superseded"  # a higher attempt took its place
+    SUPERSEDED = "superseded"  # a higher attempt, or a later Open, took its place
     LEASE_EXPIRED = "lease_expired"
     PREFILL_FAILED = "prefill_failed"
     TRANSFER_FAILED = "transfer_failed"

@@ -14,7 +14,15 @@ from engine.block_hash import token_hash
 from engine.block_pool import BlockPool
 from engine.engine import Engine
 from engine.request import Request, RequestState
-from kv_transfer.messages import BlockRef, ChunkReady, PrefillDone, SessionEvent, Ticket
+from kv_transfer.messages import (
+    BlockRef,
+    ChunkReady,
+    FailureReason,
+    PrefillDone,
+    SessionEnded,
+    SessionEvent,
+    Ticket,
+)
 
 Listener: TypeAlias = Callable[[SessionEvent], None]
 
@@ -58,7 +66,9 @@ class Session:
         return self.prompt.request.state if self.prompt is not None else None
 
     def listen(self, listener: Listener, have_tokens: int) -> None:
-        """From here on `announce` says everything once more, to `listener`."""
+        """From here on `announce` says everything once more, to `listener`. Who listened so far hears no more."""
+        if self.listener is not None:
+            self.listener(SessionEnded(FailureReason.SUPERSEDED, f"session {self.ticket} was opened again"))
         self.let_go()
         self.listener, self.have_tokens = listener, have_tokens
         self.done_sent, self._next_sequence = False, 0

@@ -155,6 +155,7 @@ class TestAnnouncing:
         again = p.open()
         p.run()
         assert ranges(first) == [(0, 8)]
+        assert ended(first) is FailureReason.SUPERSEDED
         assert ranges(again) == [(0, 8), (8, 16), (16, 18)]
         assert p.commit(again) is Verdict.VALID
         assert p.is_clean()
