@@ -6,6 +6,7 @@ The file is there from before the first process starts until after the last one 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from deploy.processes import ProcessReference
 from proxy.address import join_host_port
 
+logger = logging.getLogger(__name__)
 CLUSTER_VARIABLE = "PDSERVE_CLUSTER"  # marks every process of a cluster, so that none is ever left
 
 
@@ -83,8 +85,12 @@ class ClusterExistsError(RuntimeError):
     """A cluster of this name is there already; the message says what to do."""
 
 
+class StateFileError(RuntimeError):
+    """A state file cannot be used; the message names it and says what to do."""
+
+
 class StateStore:
-    """Maintains the folder of state files."""
+    """Maintains the folder of state files; each appears whole and changes whole."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -92,14 +98,17 @@ class StateStore:
     def claim(self, state: ClusterState) -> None:
         """Writes the first state. Raises ClusterExistsError when the name is taken."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._file(state.name).with_suffix(f".{state.mark}.draft")
         try:
-            with self._file(state.name).open("x") as file:
-                file.write(_to_json(state))
+            draft.write_text(_to_json(state))
+            os.link(draft, self._file(state.name))
         except FileExistsError as error:
             raise ClusterExistsError(
                 f"a cluster named {state.name!r} is there already: `pdserve down --name {state.name}` ends it, "
                 "`pdserve up --name OTHER` starts one beside it"
             ) from error
+        finally:
+            draft.unlink(missing_ok=True)
 
     def update(self, state: ClusterState, **changes: object) -> ClusterState:
         changed = replace(state, **changes)  # type: ignore[arg-type]  # the fields' own types
@@ -109,20 +118,29 @@ class StateStore:
         return changed
 
     def read(self, name: str) -> ClusterState:
-        """Raises NoClusterError."""
-        try:
-            return _from_json(self._file(name).read_text())
-        except FileNotFoundError as error:
+        """Raises NoClusterError, StateFileError."""
+        state = self.find(name)
+        if state is None:
             others = ", ".join(sorted(state.name for state in self.all())) or "none"
-            raise NoClusterError(
-                f"no cluster named {name!r} runs here (running: {others}); start it: pdserve up"
-            ) from error
+            raise NoClusterError(f"no cluster named {name!r} runs here (running: {others}); start it: pdserve up")
+        return state
 
     def find(self, name: str) -> ClusterState | None:
-        return _from_json(self._file(name).read_text()) if self._file(name).exists() else None
+        """Raises StateFileError."""
+        return _read(self._file(name))
 
     def all(self) -> list[ClusterState]:
-        return [_from_json(file.read_text()) for file in sorted(self._folder.glob("*.json"))]
+        """A file that cannot be used is named in the log, and left out."""
+        states = []
+        for file in sorted(self._folder.glob("*.json")):
+            try:
+                state = _read(file)
+            except StateFileError as error:
+                logger.warning("%s", error)
+                continue
+            if state is not None:
+                states.append(state)
+        return states
 
     def forget(self, name: str) -> None:
         self._file(name).unlink(missing_ok=True)
@@ -140,6 +158,19 @@ def default_store(environment: Mapping[str, str]) -> StateStore:
 
 def _to_json(state: ClusterState) -> str:
     return json.dumps(asdict(state), indent=2) + "\n"
+
+
+def _read(file: Path) -> ClusterState | None:
+    """None when it is not there (any more). Raises StateFileError."""
+    try:
+        return _from_json(file.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateFileError(
+            f"{file} is no state of a cluster that this version can read ({type(error).__name__}: {error}): "
+            "end what runs of that cluster, then remove the file"
+        ) from error
 
 
 def _from_json(text: str) -> ClusterState:

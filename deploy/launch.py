@@ -14,12 +14,13 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep, time
 
 from cluster.spec import ControllerSettings, ProxySpec
-from deploy.cluster_state import CLUSTER_VARIABLE, ClusterExistsError, ClusterState, StateStore
+from deploy.cluster_state import CLUSTER_VARIABLE, ClusterExistsError, ClusterState, StateFileError, StateStore
 from deploy.config import WILDCARDS, DeployConfig
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
@@ -81,9 +82,10 @@ class Launch:
 
     def undo(self) -> None:
         """Ends what this launch started, if anything; another cluster of the same name is left alone."""
-        state = self._store.find(self._options.name)
-        if state is not None and state.mark == self._mark:
-            tear_down(state, self._store)
+        with suppress(StateFileError):  # then it is not this launch's
+            state = self._store.find(self._options.name)
+            if state is not None and state.mark == self._mark:
+                tear_down(state, self._store)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _make_room(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -12,6 +14,7 @@ from deploy.cluster_state import (
     ClusterNameError,
     ClusterState,
     NoClusterError,
+    StateFileError,
     StateStore,
     default_store,
 )
@@ -52,6 +55,41 @@ def test_a_name_is_claimed_once(tmp_path: Path) -> None:
     store.claim(state())
     with pytest.raises(ClusterExistsError, match="pdserve down --name default"):
         store.claim(state())
+
+
+def test_a_claim_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    seen: list[int] = []
+    done = Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append(len(store.all()))
+
+    with ThreadPoolExecutor(1) as looking:
+        looks = looking.submit(look)
+        for _ in range(50):
+            store.claim(state())
+            store.forget("default")
+        done.set()
+        looks.result(timeout=10)
+    assert set(seen) <= {0, 1}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"name": "old"}', '{"launcher": 1, "head": null}'])
+def test_a_file_that_cannot_be_read_is_named_and_hurts_no_other_cluster(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    store = StateStore(tmp_path)
+    store.claim(state("good"))
+    (tmp_path / "bad.json").write_text(content)
+    assert [found.name for found in store.all()] == ["good"]
+    assert str(tmp_path / "bad.json") in caplog.text
+    with pytest.raises(StateFileError, match=r"bad\.json.*remove the file"):
+        store.read("bad")
+    with pytest.raises(ClusterExistsError):
+        store.claim(state("bad"))
 
 
 def test_an_unknown_name_is_told_with_the_names_there_are(tmp_path: Path) -> None:
