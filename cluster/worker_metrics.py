@@ -30,11 +30,22 @@ class EngineMetrics:
         for kind in ("prefill", "decode"):
             self._computed.labels(**labels, kind=kind)  # shown as 0 before the first token
         self._preemptions.labels(**labels, kind="recompute")
+        self._vllm_preemptions, self._vllm_prompt, self._vllm_generation = (
+            Counter(f"vllm:{name}", f"As pdserve_{ours}", list(labels), registry=registry).labels(**labels)
+            for name, ours in (
+                ("num_preemptions", "preemptions_total"),
+                ("prompt_tokens", "computed_tokens_total of kind prefill"),
+                ("generation_tokens", "computed_tokens_total of kind decode"),
+            )
+        )
         registry.register(EngineGauges(engine, labels))
 
     def observe(self, result: StepResult) -> None:
         if result.preempted:
             self._preemptions.labels(**self._labels, kind="recompute").inc(len(result.preempted))
+        self._vllm_preemptions.inc(len(result.preempted))
+        self._vllm_prompt.inc(result.num_prefill_tokens)
+        self._vllm_generation.inc(result.num_decode_tokens)
         if not result.num_tokens:
             return
         self._computed.labels(**self._labels, kind="prefill").inc(result.num_prefill_tokens)
