@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from cluster.controller import Controller, WorkerStatus
+from cluster.controller import Controller, NothingGeneratesError, WorkerStatus
 from cluster.fleet import UnknownWorkerError, WorkerState
 from cluster.membership import Member, Snapshot
 from cluster.spec import RoleName
@@ -109,7 +109,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"num_workers {request.num_workers} is above the limit, {MOST_WORKERS}",
             )
-        return control_pb2.ScaleResponse(previous=self._controller.scale(role, request.num_workers))
+        try:
+            return control_pb2.ScaleResponse(previous=self._controller.scale(role, request.num_workers))
+        except NothingGeneratesError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     async def Drain(  # noqa: N802
         self, request: control_pb2.DrainRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -18,7 +18,7 @@ from cluster.fleet import Fleet, FleetWorker, Retire, Start
 from cluster.launcher import Launcher, ProcessLost, RunningWorker, WorkerReport
 from cluster.membership import Member, Membership
 from cluster.proxy_keeper import ProxyKeeper
-from cluster.spec import ClusterSpec, ProxySpec, RoleName
+from cluster.spec import ClusterSpec, ProxySpec, RoleName, can_generate
 
 DRAIN_MARGIN_S = 10.0  # for a drain's own answer
 DESCRIBE_TIMEOUT_S = 2.0
@@ -33,6 +33,10 @@ class WorkerStatus:
     num_restarts: int
     last_error: str
     report: WorkerReport | None
+
+
+class NothingGeneratesError(ValueError):
+    """A cluster of the wanted sizes could answer nobody; the message says what to do."""
 
 
 class Controller:
@@ -89,7 +93,9 @@ class Controller:
             await self._reconcile()
 
     def scale(self, role: RoleName, num_workers: int) -> int:
-        """Takes a new target; the one before."""
+        """Takes a new target; the one before. Raises NothingGeneratesError."""
+        if not can_generate({**self.fleet.desired, role: num_workers}):
+            raise NothingGeneratesError("no worker that generates would be left: first scale decode or mixed up")
         previous = self.fleet.scale(role, num_workers)
         self._desired_file.write(self.fleet.desired)
         logger.info("%s: %d workers wanted, %d before", role, num_workers, previous)
@@ -171,7 +177,7 @@ class Controller:
         retire = self.fleet.broken(spec.name, spec.incarnation)
         self._changed.set()
         if retire is not None:
-            await self._retire(retire)
+            await self._retire(retire, timeout_s=0.0)  # nothing can finish there
         self._ended(worker, reason)
 
     def _ended(self, worker: RunningWorker, reason: str) -> None:

@@ -17,6 +17,11 @@ RoleName = Literal["prefill", "decode", "mixed"]
 ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "mixed")
 
 
+def can_generate(replicas: Mapping[RoleName, int]) -> bool:
+    """Whether a cluster of these pools could answer anybody."""
+    return replicas["decode"] + replicas["mixed"] > 0
+
+
 class WorkerSpec(BaseModel):
     """One start of one worker. `name` is stable, as in `decode-0`; `incarnation` is new with each start."""
 
@@ -98,7 +103,7 @@ class ClusterSpec(BaseModel):
     @model_validator(mode="after")
     def _can_serve(self) -> ClusterSpec:
         pools = self.pools
-        if pools.decode.replicas + pools.mixed.replicas == 0:
+        if not can_generate(self.desired):
             raise ValueError("pools has no worker that generates: set pools.decode.replicas or pools.mixed.replicas")
         if pools.decode.engine.block_size != pools.prefill.engine.block_size:
             raise ValueError(

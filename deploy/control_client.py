@@ -8,14 +8,20 @@ from contextlib import contextmanager
 import grpc
 
 from deploy.channel import open_channel
+from deploy.errors import CommandError
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
 CALL_TIMEOUT_S = 10.0
+REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND)
 
 
-class ControllerUnreachableError(RuntimeError):
+class ControllerUnreachableError(CommandError):
     """It gave no answer; the message says where and why."""
+
+
+class ControllerRefusedError(CommandError):
+    """It answered, with a reason why not."""
 
 
 class ControlClient:
@@ -48,7 +54,7 @@ class ControlClient:
             return answer
 
     def scale(self, role: int, num_workers: int) -> int:
-        """The size before."""
+        """The size before. Raises ControllerRefusedError."""
         request = control_pb2.ScaleRequest(role=role, num_workers=num_workers)  # type: ignore[arg-type]
         with self._errors():
             return int(self._control.Scale(request, timeout=CALL_TIMEOUT_S).previous)
@@ -73,6 +79,8 @@ class ControlClient:
             yield
         except grpc.RpcError as error:
             code = error.code()
+            if code in REFUSALS:
+                raise ControllerRefusedError(error.details()) from error
             raise ControllerUnreachableError(
                 f"the controller at {self.address} did not answer: {code.name}, {error.details()}"
             ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
@@ -22,7 +22,7 @@ def run(name: str, sizes: list[str]) -> None:
     state = default_store(os.environ).read(name)
     console = Console(highlight=False)
     with ControlClient(state.controller_address) as client, console.status("scaling …"):
-        for role, count in wanted.items():
+        for role, count in growth_first(wanted):
             previous = client.scale(ROLES[role], count)
             console.print(f"{role}: {previous} → {count}")
         _wait(client, wanted)
@@ -37,6 +37,11 @@ def parse_sizes(sizes: Iterable[str]) -> dict[str, int]:
             raise CommandError(f"{text!r} is no size: write prefill=N, decode=N or mixed=N")
         wanted[role] = int(count)
     return wanted
+
+
+def growth_first(wanted: Mapping[str, int]) -> list[tuple[str, int]]:
+    """In the order to ask for: a pool that is to be empty last, since at no time may nobody generate."""
+    return sorted(wanted.items(), key=lambda size: size[1] == 0)
 
 
 def _wait(client: ControlClient, wanted: dict[str, int]) -> None:

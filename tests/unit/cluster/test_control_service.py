@@ -107,6 +107,16 @@ async def test_a_wrong_scale_is_refused_and_changes_nothing(
     assert served.controller.fleet.desired["decode"] == 1
 
 
+async def test_the_last_worker_that_generates_is_not_scaled_away(served: Served) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await served.control.Scale(control_pb2.ScaleRequest(role=worker_pb2.ROLE_DECODE, num_workers=0))
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "no worker that generates" in (refused.value.details() or "")
+    await served.control.Scale(control_pb2.ScaleRequest(role=worker_pb2.ROLE_MIXED, num_workers=1))
+    await served.control.Scale(control_pb2.ScaleRequest(role=worker_pb2.ROLE_DECODE, num_workers=0))
+    assert served.controller.fleet.desired == {"prefill": 1, "decode": 0, "mixed": 1}
+
+
 async def test_drain_of_an_unknown_worker_is_not_found(served: Served) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await served.control.Drain(control_pb2.DrainRequest(worker="decode-9"))

@@ -150,6 +150,7 @@ async def test_a_worker_that_says_it_cannot_go_on_is_drained_and_replaced(tmp_pa
         broken.drain_may_end.set()
         await until(controller, all_ready(2))
         assert not broken.is_alive
+        assert broken.drained_for_s == 0
         statuses = {status.member.worker: status for status in await controller.list_workers()}
         assert statuses["decode-0"].last_error == "5 staging slots are in doubt"
 

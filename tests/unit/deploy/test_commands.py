@@ -17,7 +17,7 @@ from cluster.launcher import WorkerReport
 from cluster.membership import Addresses, Member
 from deploy.cli import app
 from deploy.cluster_report import worker_part
-from deploy.commands.scale import parse_sizes
+from deploy.commands.scale import growth_first, parse_sizes
 from deploy.commands.up import UpOptions
 from deploy.errors import CommandError, show_errors
 from deploy.launch import make_folder, reachable
@@ -75,6 +75,10 @@ def test_sizes_are_read() -> None:
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(CommandError, match="prefill=N"):
         parse_sizes([text])
+
+
+def test_a_pool_is_emptied_after_another_was_filled() -> None:
+    assert growth_first({"decode": 0, "prefill": 2, "mixed": 1}) == [("prefill", 2), ("mixed", 1), ("decode", 0)]
 
 
 def test_a_worker_is_reported_with_its_load() -> None:
