@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from deploy.errors import CommandError
 from deploy.processes import ProcessReference
 from proxy.address import join_host_port
 
@@ -73,19 +74,19 @@ class ClusterState:
         return ports if self.prometheus_port is None else {**ports, "prometheus.port": self.prometheus_port}
 
 
-class ClusterNameError(ValueError):
+class ClusterNameError(CommandError):
     """A name that no cluster can have; the message says which could."""
 
 
-class NoClusterError(LookupError):
+class NoClusterError(CommandError):
     """No cluster of this name; the message says what to do."""
 
 
-class ClusterExistsError(RuntimeError):
+class ClusterExistsError(CommandError):
     """A cluster of this name is there already; the message says what to do."""
 
 
-class StateFileError(RuntimeError):
+class StateFileError(CommandError):
     """A state file cannot be used; the message names it and says what to do."""
 
 

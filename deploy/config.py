@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.spec import ClusterSpec
+from deploy.errors import CommandError
 from proxy.address import is_loopback
 from proxy.config import ProxyConfig
 
@@ -21,7 +22,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 DEFAULT_FILE = Path(__file__).parent / "local.yaml"
 
 
-class ConfigError(ValueError):
+class ConfigError(CommandError):
     """The configuration cannot be used; the message has one line for each thing that is wrong."""
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import grpc
 
 from deploy.channel import open_channel
+from deploy.errors import CommandError
 from rpc import inference_pb2, inference_pb2_grpc
 
 
-class GenerationFailedError(RuntimeError):
+class GenerationFailedError(CommandError):
     """The proxy refused or broke off; `code` is gRPC's."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:

@@ -23,6 +23,7 @@ from cluster.spec import ControllerSettings, ProxySpec
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterExistsError, ClusterState, StateFileError, StateStore
 from deploy.config import WILDCARDS, DeployConfig
 from deploy.control_client import ControlClient, ControllerUnreachableError
+from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
 from deploy.model_store import resolve_model
 from deploy.port_check import WantedPort, check_ports
@@ -44,7 +45,7 @@ PROXY_STOP_MARGIN_S = 5.0
 MOST_PROXY_STARTS = 2
 
 
-class LaunchError(RuntimeError):
+class LaunchError(CommandError):
     """The launch failed; the message has what the dead process said last."""
 
 

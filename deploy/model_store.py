@@ -23,6 +23,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import Progress
 
+from deploy.errors import CommandError
+
 DEFAULT_MODEL = "smollm2-135m-instruct"
 CONVERSION = 1  # raised when the conversion changes: folders of another one are made anew
 ORIGIN_FILE = "pdserve_origin.json"  # written last: a folder without it, or with another content, is made anew
@@ -61,7 +63,7 @@ SMOLLM2 = PackagedModel(
 )
 
 
-class ModelStoreError(RuntimeError):
+class ModelStoreError(CommandError):
     """The model could not be found or made; the message says what to do."""
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deploy.cluster_state import StateStore
+from deploy.errors import CommandError
 from deploy.ports import is_free, listener
 from deploy.processes import command_of
 
 MOST_COMMAND_CHARACTERS = 80
 
 
-class PortTakenError(RuntimeError):
+class PortTakenError(CommandError):
     """Somebody listens there already; the message says who, and what to do."""
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import yaml
 
 from deploy.cluster_state import ClusterState
+from deploy.errors import CommandError
 from deploy.processes import ProcessReference, reference
 
 PROMETHEUS_HOST = "127.0.0.1"
 SETTINGS_FILE = Path(__file__).parent / "prometheus.yml"
 
 
-class NoPrometheusError(RuntimeError):
+class NoPrometheusError(CommandError):
     """None is installed; the message says what to do."""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, sleep
 
+from deploy.errors import CommandError
 from deploy.ports import free_ports
 from deploy.processes import ProcessReference, reference
 
@@ -23,7 +24,7 @@ OBJECT_STORE_BYTES = 80_000_000  # Ray's least; nothing of ours goes through it
 TRIES = 3  # a port found free may be taken before Ray has it
 
 
-class RayHeadError(RuntimeError):
+class RayHeadError(CommandError):
     """The head did not start; the message holds its last words."""
 
 
