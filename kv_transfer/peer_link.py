@@ -6,6 +6,7 @@ A P that was silent for `silent_peer_s` is given up by every hand-off at once; s
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import Peer, PeerUnavailable
 from kv_transfer.transport import TransferFailed, Transport
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,6 @@ class PeerLink:
         self._heard_at = 0.0
         self._renewing: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-
-    @property
-    def num_leases(self) -> int:
-        return len(self._leases)
 
     async def connect(self, transport_name: str = "") -> Transport:
         """The transport to read with, by name or the first that both have, after a handshake if there was none yet."""
@@ -93,12 +92,12 @@ class PeerLink:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Forgets the peer. No hand-off may be open."""
+        """Forgets the peer, at once, so that a newer link may connect to it. No hand-off may be open."""
+        self.disconnect()
         if self._renewing is not None:
             self._renewing.cancel()
         if self._closing:
             await asyncio.wait(self._closing)
-        self.disconnect()
 
     async def _handshake(self, transport_name: str) -> Transport:
         if self._refused is not None:
@@ -139,11 +138,10 @@ class PeerLink:
                 async with asyncio.timeout_at(max(silent_at, loop.time() + self._config.renew_every_s)):
                     await self._renew_once(loop.time())
             except (PeerUnavailable, TimeoutError):
-                if loop.time() >= self._heard_at + self._config.silent_peer_s:
-                    detail = f"{self.incarnation} was not heard for {self._config.silent_peer_s:g} s"
-                    for lease in list(self._leases.values()):
-                        self._lose(lease, FailureReason.PEER_SILENT, detail)
-                    self.heard()  # those that come now get their own time
+                self._lose_if_silent(loop.time())
+            except Exception:
+                logger.exception("the leases of %s could not be renewed", self.incarnation)
+                self._lose_if_silent(loop.time())
 
     async def _renew_once(self, now: float) -> None:
         """A young lease is left out: its Open may still be on its way."""
@@ -151,10 +149,18 @@ class PeerLink:
         if not due:
             return
         alive = await self.peer.renew([lease.ticket for lease in due])
-        self.heard()
         for lease, is_alive in zip(due, alive, strict=True):
             if not is_alive:
                 self._lose(lease, FailureReason.LEASE_EXPIRED, f"{self.incarnation} no longer leases {lease.ticket}")
+        self.heard()
+
+    def _lose_if_silent(self, now: float) -> None:
+        if now < self._heard_at + self._config.silent_peer_s:
+            return
+        detail = f"{self.incarnation} was not heard for {self._config.silent_peer_s:g} s"
+        for lease in list(self._leases.values()):
+            self._lose(lease, FailureReason.PEER_SILENT, detail)
+        self.heard()  # those that come now get their own time
 
     def _lose(self, lease: Lease, reason: FailureReason, detail: str) -> None:
         self._leases.pop(lease.ticket, None)

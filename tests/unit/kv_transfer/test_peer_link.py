@@ -32,6 +32,7 @@ class ScriptedPeer:
     def __init__(self, info: PeerInfo) -> None:
         self.info = info
         self.gone: set[Ticket] = set()
+        self.num_missing = 0  # answers, of each renewal
         self.renewals: list[list[Ticket]] = []
         self.num_handshakes = 0
 
@@ -45,7 +46,7 @@ class ScriptedPeer:
 
     async def renew(self, tickets: Sequence[Ticket]) -> list[bool]:
         self.renewals.append(list(tickets))
-        return [t not in self.gone for t in tickets]
+        return [t not in self.gone for t in tickets][self.num_missing :]
 
     async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
         raise NotImplementedError
@@ -158,6 +159,17 @@ class TestLeases:
         assert {error.reason for error in errors} == {FailureReason.PEER_SILENT}
         assert QUICK.silent_peer_s <= clock() - started_at < 2 * QUICK.silent_peer_s
 
+    async def test_are_all_lost_when_the_peer_answers_nonsense_for_as_long(
+        self, pair: Pair, peer: ScriptedPeer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        peer.num_missing = 1
+        with pair.new_link(peer).lease(ticket()) as lost:
+            async with asyncio.timeout(1.0):
+                error = await lost
+        assert error.reason is FailureReason.PEER_SILENT
+        assert len(peer.renewals) > 1
+        assert "the leases of P could not be renewed" in caplog.text
+
     async def test_are_kept_while_the_peer_is_heard_otherwise(self, pair: Pair) -> None:
         peer = LossyPeer(pair.peer)
         peer.silent.set()
@@ -178,3 +190,19 @@ async def test_a_session_that_cannot_be_closed_is_left_to_its_lease(new_pair: Pa
     link.close_session(ticket())
     async with asyncio.timeout(1.0):
         await link.close()
+
+
+async def test_closing_a_link_leaves_a_newer_one_to_the_same_peer_connected(new_pair: PairFactory) -> None:
+    pair = new_pair(transfer_config(verdict_timeout_s=0.05))
+    peer = LossyPeer(pair.peer)
+    older = pair.new_link(peer)
+    await older.connect()
+    peer.silent.set()
+    older.close_session(ticket())
+    closing = asyncio.create_task(older.close())
+    await pair.on_decode(lambda _: None)  # it has begun
+    transport = await pair.link.connect()
+    await closing
+    slot = await pair.decode.ring.acquire(1.0)
+    await asyncio.wrap_future(transport.read("P", [0], slot))
+    pair.decode.ring.release(slot)
