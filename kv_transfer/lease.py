@@ -6,6 +6,7 @@ a new allocation can never cross.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from engine.request import Request, RequestState
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError, SessionEnded, Ticket, Verdict
 from kv_transfer.session import Listener, Prompt, Session
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class LeaseTable:
         self._on_awake = on_awake
         self._sessions: dict[bytes, Session] = {}
         self._tombstones: OrderedDict[bytes, Tombstone] = OrderedDict()  # oldest first
+        self._forgot_early = False
         self._awake = False
         self._awake_until = -math.inf
         self._num_expired = 0
@@ -199,7 +203,7 @@ class LeaseTable:
     ) -> None:
         """The one way out: leases, request and listener go, a tombstone stays."""
         del self._sessions[session.ticket.session]
-        self._bury(Tombstone(session.ticket.attempt, committed, now + self._config.tombstone_s), session.ticket.session)
+        self._bury(session.ticket, committed, now)
         session.let_go()
         if session.prompt is not None:
             request = session.prompt.request
@@ -210,11 +214,19 @@ class LeaseTable:
                 self._awake_until = now + self._config.lease_s
             session.listener(SessionEnded(reason, detail))
 
-    def _bury(self, tombstone: Tombstone, session_id: bytes) -> None:
-        self._tombstones.pop(session_id, None)
-        self._tombstones[session_id] = tombstone
-        if len(self._tombstones) > self._config.max_tombstones:
-            self._tombstones.popitem(last=False)
+    def _bury(self, ticket: Ticket, committed: int | None, now: float) -> None:
+        self._tombstones.pop(ticket.session, None)
+        self._tombstones[ticket.session] = Tombstone(ticket.attempt, committed, now + self._config.tombstone_s)
+        if len(self._tombstones) <= self._config.max_tombstones:
+            return
+        _, oldest = self._tombstones.popitem(last=False)
+        if oldest.until > now and not self._forgot_early:
+            self._forgot_early = True
+            logger.warning(
+                "more than max_tombstones (%d) sessions ended within tombstone_s (%g): the oldest are forgotten",
+                self._config.max_tombstones,
+                self._config.tombstone_s,
+            )
 
     def _update_awake(self, now: float) -> None:
         awake = now < self._awake_until or any(session.opened for session in self._sessions.values())

@@ -356,14 +356,23 @@ class TestTheVerdict:
         p.advance(CONFIG.tombstone_s)
         assert p.commit(events) is Verdict.STALE
 
-    def test_is_forgotten_early_when_too_many_sessions_ended(self) -> None:
+    def test_is_forgotten_early_when_too_many_sessions_ended(self, caplog: pytest.LogCaptureFixture) -> None:
         p = Prefiller(TransferConfig(max_tombstones=1))
         p.prefill()
         events = p.open()
         p.run()
         assert p.commit(events) is Verdict.VALID
-        p.table.close(ticket(session=b"another session."), p.now)
+        for i in range(3):
+            p.table.close(ticket(session=bytes([i] * 16)), p.now)
         assert p.commit(events) is Verdict.STALE
+        assert ["max_tombstones" in record.message for record in caplog.records] == [True]
+
+    def test_is_forgotten_without_a_warning_when_its_time_was_over(self, caplog: pytest.LogCaptureFixture) -> None:
+        p = Prefiller(TransferConfig(max_tombstones=1))
+        p.table.close(ticket(), p.now)
+        p.now += CONFIG.tombstone_s
+        p.table.close(ticket(session=b"another session."), p.now)
+        assert not caplog.records
 
 
 class TestAttempts:
