@@ -140,4 +140,4 @@ class BlockReader:
         payload = slot.memory[:num_bytes].view(len(piece.destination), engine.cache.block_bytes)
         engine.cache.write_blocks(piece.destination, payload)
         if payload.is_cuda:
-            torch.cuda.current_stream().synchronize()  # the slot is free when this returns
+            torch.cuda.current_stream(payload.device).synchronize()  # the slot is free when this returns
