@@ -26,6 +26,7 @@ class ProxyConfig(BaseModel):
     dispatch_ahead: int = Field(2, ge=1)  # requests that may wait in one worker
     routing: Literal["round_robin", "least_loaded"] = "least_loaded"
     max_body_bytes: int = Field(8 << 20, ge=1024)
+    body_timeout_s: float = Field(30.0, gt=0)  # for a client to send its whole HTTP body
     max_buffered_tokens: int = Field(8192, ge=1)  # that a slow client leaves unread, for one request
 
     request_timeout_s: float = Field(600.0, gt=0)  # the longest deadline a request may have

@@ -16,6 +16,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
     TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"
     RESOURCE_EXHAUSTED = "resource_exhausted"
     CANCELLED = "cancelled"
     UNAVAILABLE = "unavailable"
@@ -36,6 +37,7 @@ STATUS = {
     ErrorCode.NOT_FOUND: Status(grpc.StatusCode.NOT_FOUND, 404, "invalid_request_error"),
     ErrorCode.ALREADY_EXISTS: Status(grpc.StatusCode.ALREADY_EXISTS, 409, "invalid_request_error"),
     ErrorCode.TOO_LARGE: Status(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, "invalid_request_error"),
+    ErrorCode.TOO_SLOW: Status(grpc.StatusCode.DEADLINE_EXCEEDED, 408, "invalid_request_error"),
     ErrorCode.RESOURCE_EXHAUSTED: Status(grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error"),
     ErrorCode.CANCELLED: Status(grpc.StatusCode.CANCELLED, 499, "request_cancelled"),
     ErrorCode.UNAVAILABLE: Status(grpc.StatusCode.UNAVAILABLE, 503, "service_unavailable_error"),

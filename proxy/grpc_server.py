@@ -32,6 +32,9 @@ class BindError(OSError):
 def build_server(service: GenerationService, max_body_bytes: int) -> tuple[grpc.aio.Server, HealthReport]:
     options = [
         ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.keepalive_time_ms", 20_000),  # a client that went away without a word is noticed, and its request ended
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # what clients may do in their turn
         ("grpc.so_reuseport", 0),  # a second proxy on the same port is an error, not a silent split of the clients
     ]
     server = grpc.aio.server(options=options)

@@ -14,13 +14,14 @@ from dataclasses import replace
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from proxy.errors import ApiError
+from proxy.errors import ApiError, ErrorCode
 from proxy.event_buffer import FinishedEvent, TokenEvent
 from proxy.lifecycle import Lifecycle
 from proxy.metadata import answer_metadata
 from proxy.openai_answer import Answer, error_object, sse
 from proxy.service import GenerationRequest, GenerationService
 
+UNREAD_BODY = (ErrorCode.TOO_LARGE, ErrorCode.TOO_SLOW)  # the rest of it is not waited for
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -89,6 +90,8 @@ def error_response(error: ApiError, request_id: str | None = None) -> Response:
     headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else {}
     if request_id is not None and request_id.isascii() and request_id.isprintable():
         headers["x-request-id"] = request_id
+    if error.code in UNREAD_BODY:
+        headers["connection"] = "close"
     return JSONResponse(error_object(error), error.status.http, headers)
 
 

@@ -5,6 +5,7 @@ Every error, whoever finds it, has OpenAI's form.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
+from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode
 from proxy.http_generation import HttpGeneration, error_response
 from proxy.metadata import refuse_headers
@@ -29,9 +32,9 @@ ROLE_NAMES = {
 }
 
 
-def build_app(service: GenerationService, pool: WorkerPool, max_body_bytes: int) -> FastAPI:
+def build_app(service: GenerationService, pool: WorkerPool, config: ProxyConfig) -> FastAPI:
     app = FastAPI(title="pdserve", version="1", docs_url="/docs", redoc_url=None)
-    front = HttpFront(service, pool, max_body_bytes)
+    front = HttpFront(service, pool, config)
     routes: list[tuple[str, str, Callable[..., Awaitable[Response]]]] = [
         ("POST", "/v1/completions", front.completions),
         ("POST", "/v1/chat/completions", front.chat_completions),
@@ -50,10 +53,11 @@ def build_app(service: GenerationService, pool: WorkerPool, max_body_bytes: int)
 
 
 class HttpFront:
-    def __init__(self, service: GenerationService, pool: WorkerPool, max_body_bytes: int) -> None:
+    def __init__(self, service: GenerationService, pool: WorkerPool, config: ProxyConfig) -> None:
         self._service = service
         self._pool = pool
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = config.max_body_bytes
+        self._body_timeout_s = config.body_timeout_s
 
     async def completions(self, request: Request) -> Response:
         return await self._generate(request, CompletionBody)
@@ -111,11 +115,22 @@ class HttpFront:
         return HttpGeneration(self._service, generation, answer, streams=body.streams)
 
     async def _read(self, request: Request) -> bytes:
-        """The body. Raises ApiError as soon as it is larger than allowed."""
-        size, pieces = 0, []
+        """The body. Raises ApiError as soon as it is larger or slower than allowed."""
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and int(declared) > self._max_body_bytes:
             raise self._too_large()
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                return await self._collect(request)
+        except TimeoutError as error:
+            limit_s = self._body_timeout_s
+            message = f"the body did not arrive within {limit_s:g} s (body_timeout_s)"
+            raise ApiError(ErrorCode.TOO_SLOW, message, reason="body_timeout") from error
+        except ClientDisconnect as error:
+            raise ApiError(ErrorCode.CANCELLED, "the client went away before its body was here") from error
+
+    async def _collect(self, request: Request) -> bytes:
+        size, pieces = 0, []
         async for piece in request.stream():
             size += len(piece)
             if size > self._max_body_bytes:

@@ -45,7 +45,7 @@ class ProxyServer:
         self._grpc, self._health = build_server(core.service, config.max_body_bytes)
         self._http = QuietServer(
             uvicorn.Config(
-                build_app(core.service, core.pool, config.max_body_bytes),
+                build_app(core.service, core.pool, config),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -264,6 +264,35 @@ async def test_a_body_over_the_limit_is_refused(make_cluster: MakeCluster, decla
     assert "2000 bytes" in response.json()["error"]["message"]
 
 
+async def begin_body(cluster: Cluster) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that says it will send 100 bytes, and sends one."""
+    host, port = cluster.addresses.http.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    return reader, writer
+
+
+async def test_a_body_that_does_not_arrive_is_refused_and_its_connection_closed(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(fronts=True, body_timeout_s=0.05)
+    reader, writer = await begin_body(cluster)
+    async with asyncio.timeout(PATIENCE_S):
+        answer = (await reader.read()).decode()
+    writer.close()
+    assert answer.startswith("HTTP/1.1 408")
+    assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["code"] == "body_timeout"
+    assert cluster.metric("pdserve_rejected_total", reason="body_timeout") == 1
+
+
+async def test_a_client_that_goes_away_within_its_body_is_no_fault(
+    served: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    _reader, writer = await begin_body(served)
+    await writer.drain()
+    writer.close()
+    await served.until(lambda: served.metric("pdserve_requests_total", code="cancelled") == 1)
+    assert "Traceback" not in caplog.text
+
+
 async def test_a_long_prompt_is_tokenised_aside(make_cluster: MakeCluster) -> None:
     cluster = await make_cluster(fronts=True)
     async with httpx.AsyncClient(base_url=f"http://{cluster.addresses.http}", timeout=30) as http:
