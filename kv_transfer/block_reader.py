@@ -16,8 +16,8 @@ import torch
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
 from engine.request import Request, RequestState
+from kv_transfer.completion import ended
 from kv_transfer.config import TransferConfig
-from kv_transfer.ended import ended
 from kv_transfer.handoff_plan import Plan
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError
 from kv_transfer.staging import Slot, StagingRing

@@ -9,13 +9,12 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from kv_transfer.completion import when_ended
 from kv_transfer.config import TransferConfig
-from kv_transfer.ended import when_ended
 from kv_transfer.messages import FailureReason, HandoffError
 
 
@@ -71,12 +70,12 @@ class StagingRing:
     def release(self, slot: Slot) -> None:
         self._free.put_nowait(slot)
 
-    def release_after(self, slot: Slot, use: Future[Any], in_doubt_after_s: float) -> None:
+    def release_after(self, slot: Slot, use: Future[None], in_doubt_after_s: float) -> None:
         """Frees the slot once `use`, which still reads or writes it, has ended. Late, it is in doubt until then."""
         timer = asyncio.get_running_loop().call_later(in_doubt_after_s, self._quarantine, slot)
         when_ended(use, lambda: self._settle(slot, timer))
 
-    def quarantine(self, slot: Slot, use: Future[Any]) -> None:
+    def quarantine(self, slot: Slot, use: Future[None]) -> None:
         """The same, in doubt from now on."""
         self._quarantine(slot)
         when_ended(use, lambda: self._settle(slot, None))
