@@ -13,6 +13,7 @@ import signal
 from asyncio.subprocess import Process
 from time import monotonic
 
+from cluster.backoff import Backoff
 from cluster.die_with_parent import wrapped
 from cluster.spec import RestartSpec
 
@@ -38,18 +39,16 @@ class ChildProcess:
 
     async def run(self) -> None:
         """Until `stop`: starts the command, waits for its exit, waits, starts it again."""
-        early_exits = 0
+        backoff = Backoff(self._restart)
         while not self._stopping:
             started_at = monotonic()
             code = await self._run_once()
             if self._stopping:
                 return
             self.last_error = f"{self.name} exited with {_exit_name(code)}"
-            stable = monotonic() - started_at >= self._restart.stable_after_s
-            early_exits = 0 if stable else early_exits + 1
-            delay_s = self._restart.delay_s(early_exits)
-            logger.warning("%s; started again in %g s", self.last_error, delay_s)
-            await asyncio.sleep(delay_s)
+            backoff = backoff.after_life(monotonic() - started_at)
+            logger.warning("%s; started again in %g s", self.last_error, backoff.delay_s)
+            await asyncio.sleep(backoff.delay_s)
 
     async def stop(self, timeout_s: float) -> None:
         """SIGTERM to the child's group; SIGKILL after `timeout_s`. Returns when it is gone."""

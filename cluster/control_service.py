@@ -17,17 +17,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from cluster.controller import Controller, NothingGeneratesError, WorkerStatus
 from cluster.fleet import UnknownWorkerError, WorkerState
 from cluster.membership import Member, Snapshot
-from cluster.spec import RoleName
-from rpc import control_pb2, control_pb2_grpc, worker_pb2
+from cluster.spec import ROLES
+from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
 MOST_WORKERS = 64  # of one pool
 STOP_GRACE_S = 1.0
-ROLES: dict[RoleName, worker_pb2.Role] = {
-    "prefill": worker_pb2.ROLE_PREFILL,
-    "decode": worker_pb2.ROLE_DECODE,
-    "mixed": worker_pb2.ROLE_MIXED,
-}
 STATES = {
     WorkerState.STARTING: control_pb2.WORKER_STARTING,
     WorkerState.READY: control_pb2.WORKER_READY,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from cluster.backoff import Backoff
 from cluster.spec import ROLE_NAMES, RestartSpec, RoleName
 
 
@@ -29,9 +30,9 @@ class FleetWorker:
     incarnation: str
     state: WorkerState
     started_at: float
+    backoff: Backoff
     num_restarts: int = 0
     failed_starts: int = 0  # in a row
-    early_deaths: int = 0  # in a row
     retry_at: float = 0.0
     last_error: str = ""
     comes_back: bool = False  # broken: drains, then is started again in its own place
@@ -89,7 +90,8 @@ class Fleet:
     def adopt(self, name: str, role: RoleName, incarnation: str, num_restarts: int, draining: bool, now: float) -> None:
         """Takes over a worker that lives already."""
         state = WorkerState.DRAINING if draining else WorkerState.READY
-        self.workers[name] = FleetWorker(name, role, incarnation, state, started_at=now, num_restarts=num_restarts)
+        worker = FleetWorker(name, role, incarnation, state, now, Backoff(self.restart), num_restarts)
+        self.workers[name] = worker
 
     def ready(self, name: str, incarnation: str, now: float) -> None:
         worker = self._living(name, incarnation)
@@ -116,13 +118,13 @@ class Fleet:
         worker.last_error = error
         if worker.state is WorkerState.STARTING:
             worker.failed_starts += 1
-        stable = worker.state is not WorkerState.STARTING and now - worker.started_at >= self.restart.stable_after_s
-        worker.early_deaths = 0 if stable else worker.early_deaths + 1
+        lived_s = 0.0 if worker.state is WorkerState.STARTING else now - worker.started_at
+        worker.backoff = worker.backoff.after_life(lived_s)
         if worker.failed_starts >= self.restart.max_failed_starts:
             worker.state = WorkerState.FAILED
         else:
             worker.state = WorkerState.WAITING
-            worker.retry_at = now + self.restart.delay_s(worker.early_deaths)
+            worker.retry_at = now + worker.backoff.delay_s
 
     def is_leaving(self, name: str, incarnation: str) -> bool:
         """Whether this incarnation was told to go, so that its end is no surprise."""
@@ -171,7 +173,8 @@ class Fleet:
         actions: list[Action] = []
         for _ in range(self.desired[role] - len(self._counted(role))):
             index = next(i for i in range(len(self.workers) + 1) if f"{role}-{i}" not in self.workers)
-            worker = FleetWorker(f"{role}-{index}", role, self.new_incarnation(), WorkerState.STARTING, started_at=now)
+            name, incarnation = f"{role}-{index}", self.new_incarnation()
+            worker = FleetWorker(name, role, incarnation, WorkerState.STARTING, now, Backoff(self.restart))
             self.workers[worker.name] = worker
             actions.append(Start(worker.name, role, worker.incarnation, 0))
         return actions

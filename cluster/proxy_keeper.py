@@ -9,6 +9,7 @@ import asyncio
 import logging
 from time import monotonic
 
+from cluster.backoff import Backoff
 from cluster.launcher import Launcher, ProcessLost, ProxyReport, RunningProxy
 from cluster.spec import ProxySpec, RestartSpec
 
@@ -31,18 +32,16 @@ class ProxyKeeper:
 
     async def run(self) -> None:
         """Until `stop`."""
-        early_deaths = 0
+        backoff = Backoff(self._restart)
         while not self._stopping.is_set():
             started_at = monotonic()
             reason = await self._run_once()
             self._runner = None
             if self._stopping.is_set():
                 return
-            stable = monotonic() - started_at >= self._restart.stable_after_s
-            early_deaths = 0 if stable else early_deaths + 1
-            delay_s = self._restart.delay_s(early_deaths)
-            logger.warning("the proxy's runner ended (%s); started again in %g s", reason, delay_s)
-            await self._wait(delay_s)
+            backoff = backoff.after_life(monotonic() - started_at)
+            logger.warning("the proxy's runner ended (%s); started again in %g s", reason, backoff.delay_s)
+            await self._wait(backoff.delay_s)
 
     async def stop(self) -> None:
         self._stopping.set()

@@ -12,9 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
+from rpc import worker_pb2
 
 RoleName = Literal["prefill", "decode", "mixed"]
 ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "mixed")
+ROLES: dict[RoleName, worker_pb2.Role] = {
+    "prefill": worker_pb2.ROLE_PREFILL,
+    "decode": worker_pb2.ROLE_DECODE,
+    "mixed": worker_pb2.ROLE_MIXED,
+}
 
 
 def can_generate(replicas: Mapping[RoleName, int]) -> bool:
@@ -46,13 +52,6 @@ class RestartSpec(BaseModel):
     longest_delay_s: float = Field(30.0, ge=0)
     stable_after_s: float = Field(60.0, ge=0)  # a life this long is no early death
     max_failed_starts: int = Field(3, ge=1)  # in a row; then the worker is given up, its error kept
-
-    def delay_s(self, early_deaths: int) -> float:
-        """The wait before the next start, after so many early deaths in a row."""
-        if early_deaths == 0:
-            return 0.0
-        doublings = min(early_deaths - 1, 16)
-        return min(self.first_delay_s * 2.0**doublings, self.longest_delay_s)
 
 
 class PoolSpec(BaseModel):

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
+from cluster.spec import ROLES, RoleName
 from deploy.cluster_report import WorkerPart, worker_part
 from deploy.cluster_state import default_store
 from deploy.control_client import ControlClient
 from deploy.errors import CommandError
-from rpc import worker_pb2
 
-ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
 TIMEOUT_S = 300.0
 
 
@@ -28,23 +27,24 @@ def run(name: str, sizes: list[str]) -> None:
         _wait(client, wanted)
 
 
-def parse_sizes(sizes: Iterable[str]) -> dict[str, int]:
+def parse_sizes(sizes: Iterable[str]) -> dict[RoleName, int]:
     """Raises CommandError."""
-    wanted = {}
+    wanted: dict[RoleName, int] = {}
     for text in sizes:
-        role, _, count = text.partition("=")
-        if role not in ROLES or not count.isdecimal():
+        name, _, count = text.partition("=")
+        role = next((role for role in ROLES if role == name), None)
+        if role is None or not count.isdecimal():
             raise CommandError(f"{text!r} is no size: write prefill=N, decode=N or mixed=N")
         wanted[role] = int(count)
     return wanted
 
 
-def growth_first(wanted: Mapping[str, int]) -> list[tuple[str, int]]:
+def growth_first(wanted: Mapping[RoleName, int]) -> list[tuple[RoleName, int]]:
     """In the order to ask for: a pool that is to be empty last, since at no time may nobody generate."""
     return sorted(wanted.items(), key=lambda size: size[1] == 0)
 
 
-def _wait(client: ControlClient, wanted: dict[str, int]) -> None:
+def _wait(client: ControlClient, wanted: Mapping[RoleName, int]) -> None:
     """Until each pool has its size and nobody leaves any more."""
     for _ in client.changes(TIMEOUT_S):
         workers = [worker_part(info) for info in client.list_workers().workers]
