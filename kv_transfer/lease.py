@@ -74,7 +74,7 @@ class LeaseTable:
         except Exception as error:
             self._end(session, FailureReason.PREFILL_FAILED, str(error), now)
             raise
-        session.prompt = prompt
+        session.start(prompt)
         if session.opened:
             self._start_lease(session, prompt, now)
 
@@ -86,7 +86,7 @@ class LeaseTable:
             return
         session.listen(listener, have_tokens)
         if session.prompt is None:
-            session.expires_at = min(session.expires_at, now + self._config.open_timeout_s)
+            session.shorten(now + self._config.open_timeout_s)
         else:
             self._start_lease(session, session.prompt, now)
         self._update_awake(now)
@@ -132,9 +132,10 @@ class LeaseTable:
             self._end(session, FailureReason.PREFILL_FAILED, "the engine ended the prefill", now)
             return
         session.announce()
-        if not session.opened:
-            held_until = min(session.expires_at, now + self._config.open_timeout_s)
-            session.expires_at = held_until if session.state is RequestState.HELD else math.inf
+        if not session.opened and session.state is RequestState.HELD:
+            session.shorten(now + self._config.open_timeout_s)
+        elif not session.opened:
+            session.extend(math.inf)
         if session.expires_at <= now:
             self._num_expired += 1
             self._end(session, FailureReason.LEASE_EXPIRED, self._why_expired(session), now)
@@ -171,7 +172,7 @@ class LeaseTable:
             self._end(session, FailureReason.MISMATCH, detail, now)
         else:
             self._engine.pin(prompt.request.request_id)
-            session.expires_at = now + self._config.lease_s
+            session.extend(now + self._config.lease_s)
             session.announce()
 
     def _renew(self, ticket: Ticket, now: float) -> bool:
@@ -179,7 +180,7 @@ class LeaseTable:
         if session is None or session.ticket != ticket or not session.opened or session.expires_at <= now:
             return False
         if session.prompt is not None:  # else it waits for its Prefill, and no longer than it may
-            session.expires_at = now + self._config.lease_s
+            session.extend(now + self._config.lease_s)
         return True
 
     def _remembered(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:

@@ -65,6 +65,17 @@ class Session:
         """Of the prefill; None before it came."""
         return self.prompt.request.state if self.prompt is not None else None
 
+    def start(self, prompt: Prompt) -> None:
+        """The prompt has been queued."""
+        self.prompt = prompt
+
+    def extend(self, until: float) -> None:
+        self.expires_at = until
+
+    def shorten(self, until: float) -> None:
+        """Unless it ends earlier anyway."""
+        self.expires_at = min(self.expires_at, until)
+
     def listen(self, listener: Listener, have_tokens: int) -> None:
         """From here on `announce` says everything once more, to `listener`. Who listened so far hears no more."""
         if self.listener is not None:
