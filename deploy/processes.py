@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def marked(variable: str, value: str) -> list[ProcessReference]:
             continue
         if mark in environment:
             with contextlib.suppress(ProcessLookupError):
+                found.append(reference(int(folder.name)))
+    return found
+
+
+def in_sessions(leaders: Iterable[ProcessReference]) -> list[ProcessReference]:
+    """Every process, this one apart, in the session that one of these leads or led."""
+    own = {leader.pid for leader in leaders if _start_time(leader.pid) in (None, leader.started_at)}
+    found = []
+    for folder in PROC.iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(ProcessLookupError):  # gone since
+            if os.getsid(int(folder.name)) in own:
                 found.append(reference(int(folder.name)))
     return found
 

@@ -10,7 +10,7 @@ from time import monotonic
 
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.control_client import ControlClient, ControllerUnreachableError
-from deploy.processes import marked
+from deploy.processes import in_sessions, marked
 from deploy.ray_head import STOP_TIMEOUT_S
 
 LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node is gone
@@ -37,8 +37,11 @@ def _shut_down(state: ClusterState) -> None:
 
 
 def _end_leftovers(state: ClusterState) -> None:
-    """Every process that carries the cluster's mark, however it was started."""
+    """Every process that carries the cluster's mark, or shares a session with one, as Ray's agents do: they overwrite
+    their environment with a title, and outlive a head that was killed."""
     deadline = monotonic() + LEFTOVER_TIMEOUT_S
-    for process in marked(CLUSTER_VARIABLE, state.mark):
+    with_mark = marked(CLUSTER_VARIABLE, state.mark)
+    leaders = with_mark if state.head is None else [*with_mark, state.head]
+    for process in {*with_mark, *in_sessions(leaders)}:
         process.wait(max(0.0, deadline - monotonic()))
         process.stop(LEFTOVER_TIMEOUT_S)

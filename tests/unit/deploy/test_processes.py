@@ -14,7 +14,7 @@ import pytest
 from deploy.cluster_state import StateStore
 from deploy.port_check import PortTakenError, WantedPort, check_ports
 from deploy.ports import free_ports, is_free, listener
-from deploy.processes import ProcessReference, command_of, marked, reference
+from deploy.processes import ProcessReference, command_of, in_sessions, marked, reference
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
 
@@ -64,6 +64,26 @@ def test_processes_are_found_by_their_mark(sleeper: subprocess.Popen[bytes]) -> 
     reference(sleeper.pid)
     assert marked("PDSERVE_TEST_MARK", f"mark-{os.getpid()}") == [reference(sleeper.pid)]
     assert marked("PDSERVE_TEST_MARK", "another") == []
+
+
+def test_processes_are_found_by_a_session_whose_leader_was_killed() -> None:
+    code = "import subprocess as s; print(s.Popen(['sleep', '60'], stdout=s.DEVNULL).pid, flush=True); input()"
+    leader = subprocess.Popen(
+        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert leader.stdout is not None
+    assert leader.stdin is not None
+    left, was = reference(int(leader.stdout.readline())), reference(leader.pid)
+    leader.kill()
+    leader.communicate()
+    assert in_sessions([was]) == [left]
+    left.stop(timeout_s=5)
+    assert in_sessions([was]) == []
+
+
+def test_a_session_of_a_process_that_got_the_same_pid_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    session = os.getsid(sleeper.pid)
+    assert in_sessions([ProcessReference(session, 0)]) == []
 
 
 def test_a_taken_port_is_not_free_and_its_listener_is_found() -> None:
