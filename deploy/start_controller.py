@@ -15,6 +15,8 @@ from ray.exceptions import RayError
 from cluster.controller_actor import start_controller
 from cluster.ray_launcher import NAMESPACE
 from cluster.spec import ControllerSettings
+from deploy.errors import CommandError
+from deploy.gpu_check import check_gpus
 
 READY_TIMEOUT_S = 60.0
 
@@ -23,6 +25,10 @@ def main() -> None:
     address, file = sys.argv[1:]
     settings = ControllerSettings.model_validate_json(Path(file).read_text())
     ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        check_gpus(settings.spec, int(ray.cluster_resources().get("GPU", 0)))
+    except CommandError as error:
+        sys.exit(str(error))
     controller = start_controller(settings)
     try:
         print(ray.get(controller.wait_ready.remote(READY_TIMEOUT_S)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class EngineConfig(BaseModel):
@@ -16,7 +17,7 @@ class EngineConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: float32 on CPU, bfloat16 on a GPU
     max_model_len: int | None = Field(None, ge=2)  # tokens; None: the model's own context
     block_size: int = Field(16, ge=1, le=256)  # tokens
-    num_blocks: int = Field(512, ge=2)
+    num_blocks: int = Field(1024, ge=2)
     max_num_batched_tokens: int = Field(512, ge=1)  # a step's token budget
     max_num_seqs: int = Field(32, ge=1)  # requests in one step
     prefill_chunk_size: int = Field(
@@ -27,6 +28,13 @@ class EngineConfig(BaseModel):
     enable_prefix_caching: bool = True
     threads: int = Field(1, ge=1)  # torch threads of this worker
     tensor_parallel_size: int = 1
+
+    @field_validator("device")
+    @classmethod
+    def _is_device(cls, device: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise ValueError(f"{device!r} is no device: set cpu, cuda, or cuda:N as in cuda:0")
+        return device
 
     @model_validator(mode="after")
     def _consistent(self) -> EngineConfig:

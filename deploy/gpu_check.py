@@ -1,0 +1,22 @@
+"""The GPUs a cluster wants, compared with those Ray has: it would wait for missing ones without a word."""
+
+from __future__ import annotations
+
+from cluster.spec import ROLE_NAMES, ClusterSpec
+from deploy.errors import CommandError
+
+
+class GpusMissingError(CommandError):
+    """More workers want a GPU than there are GPUs; the message says what to set."""
+
+
+def check_gpus(spec: ClusterSpec, num_gpus: int) -> None:
+    """Each worker whose device is a GPU has one of its own. Raises GpusMissingError."""
+    pools = {role: spec.pools.of(role) for role in ROLE_NAMES}
+    wanting = {role: pool.replicas for role, pool in pools.items() if pool.engine.device != "cpu" and pool.replicas}
+    if sum(wanting.values()) > num_gpus:
+        workers = " + ".join(f"{count} {role}" for role, count in wanting.items())
+        raise GpusMissingError(
+            f"{workers} workers with engine.device cuda need a GPU each, and Ray finds {num_gpus} here: "
+            "set cluster.engine.device=cpu, or fewer replicas"
+        )
