@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 BLOCK, CHUNK = 16, 256
 LENGTHS = [1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
-NUM_TOKENS = 12
+NUM_TOKENS = 8
+WAYS = ("apart, alone", "apart, crowded", "together, alone", "together, crowded")
 NEARLY_TIED = 1e-3  # logits; fp32 rounding of differently shaped batches stays below
 
 
@@ -80,25 +81,31 @@ def same(ids: list[int], expected: list[int], gaps: list[float]) -> bool:
     return not differing or gaps[differing[0]] < NEARLY_TIED
 
 
+def alone_and_in_a_crowd(cluster: Processes, prompts: list[list[int]], path: str) -> list[tuple[list[int], list[int]]]:
+    """Each prompt's tokens when it is the only one, and when 16 run at a time."""
+    alone = [generate(cluster, prompt, path) for prompt in prompts]
+    with ThreadPoolExecutor(16) as pool:
+        crowded = list(pool.map(lambda prompt: generate(cluster, prompt, path), prompts))
+    return list(zip(alone, crowded, strict=True))
+
+
 def test_apart_is_together_is_the_reference_token_for_token(cluster: Processes, real_model: Path) -> None:
     prompts = make_prompts(real_model)
-    apart = [generate(cluster, prompt, "p2p") for prompt in prompts[:16]]
-    with ThreadPoolExecutor(16) as pool:
-        apart += list(pool.map(lambda prompt: generate(cluster, prompt, "p2p"), prompts[16:]))
+    apart = alone_and_in_a_crowd(cluster, prompts, "p2p")
     decode = cluster.worker("decode-0")
     assert decode.metric("pdserve_computed_tokens_total", kind="prefill") == 0
     received = decode.metric("pdserve_kv_transfer_tokens_total")
-    assert received == sum(len(prompt) for prompt in prompts)
+    assert received == 2 * sum(len(prompt) for prompt in prompts)
 
     cluster.controller.set_members([decode.member()])
-    wait_until(lambda: cluster.complete([1, 2], 1).headers["x-path"] == "local", 10)
-    together = [generate(cluster, prompt, "local") for prompt in prompts[:16]]
-    with ThreadPoolExecutor(16) as pool:
-        together += list(pool.map(lambda prompt: generate(cluster, prompt, "local"), prompts[16:]))
+    wait_until(lambda: cluster.generate([1, 2], 1)[1].path == "local", 10)
+    together = alone_and_in_a_crowd(cluster, prompts, "local")
 
     reference = Reference(real_model)
-    for prompt, a, b in zip(prompts, apart, together, strict=True):
+    for prompt, ways in zip(prompts, zip(apart, together, strict=True), strict=True):
         expected, gaps = reference(prompt)
-        assert same(a, expected, gaps), f"apart, length {len(prompt)}: {a} is not {expected} (gaps {gaps})"
-        assert same(b, expected, gaps), f"together, length {len(prompt)}: {b} is not {expected} (gaps {gaps})"
+        for name, tokens in zip(
+            ("apart", "apart, crowded", "together", "together, crowded"), sum(ways, ()), strict=True
+        ):
+            assert same(tokens, expected, gaps), f"{name}, length {len(prompt)}: {tokens} is not {expected} ({gaps})"
     cluster.wait_idle()
