@@ -25,7 +25,7 @@ from deploy.config import WILDCARDS, DeployConfig
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
-from deploy.model_store import resolve_model
+from deploy.model_store import default_cache_dir, resolve_model
 from deploy.port_check import WantedPort, check_ports
 from deploy.ports import free_ports
 from deploy.processes import reference
@@ -78,7 +78,7 @@ class Launch:
         """
         self._make_room()
         self._say(f"model {self._config.cluster.model}")
-        model_dir = resolve_model(self._config.cluster.model)
+        model_dir = resolve_model(self._config.cluster.model, default_cache_dir(self._environment))
         return self._start(self._claim(), model_dir)
 
     def undo(self) -> None:

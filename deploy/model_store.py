@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -71,14 +70,14 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pdserve" / "models"
 
 
-def resolve_model(model: str, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
+def resolve_model(model: str, cache_dir: Path, progress: Progress | None = None) -> Path:
     """The local folder of `model`: `smollm2-135m-instruct`, a path, or a hub id (`owner/name`).
 
     `cache_dir` holds the converted default model. Progress goes to the caller's running display; without one, a bar is
     shown where standard error is a terminal. Raises `ModelStoreError`.
     """
     if model == DEFAULT_MODEL:
-        return unpack(SMOLLM2, cache_dir or default_cache_dir(os.environ), progress)
+        return unpack(SMOLLM2, cache_dir, progress)
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         if not (folder / "config.json").is_file():

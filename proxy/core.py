@@ -43,7 +43,7 @@ class Core:
         return self._watching
 
     async def stop(self) -> None:
-        self.service.is_draining = True
+        self.service.stop_admitting()
         self.ready_changed.set()
         await self.service.drain(self._config.drain_timeout_s)
         if self._watching is not None:

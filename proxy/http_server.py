@@ -76,11 +76,11 @@ class HttpFront:
         return JSONResponse(self._model_object())
 
     async def health(self) -> Response:
-        """The process lives."""
+        """Liveness: answers for as long as the process runs, ready or not."""
         return JSONResponse({"status": "ok"})
 
     async def ready(self) -> Response:
-        """A generation would work."""
+        """Readiness: 200 when a generation would work now, else 503."""
         if not self._service.is_ready:
             return error_response(ApiError(ErrorCode.UNAVAILABLE, "no worker is ready", reason="not_ready"))
         return JSONResponse({"status": "ready"})

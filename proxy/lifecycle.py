@@ -83,7 +83,7 @@ class Lifecycle:
 
     @property
     def route(self) -> Route | None:
-        """Of the current attempt, or the last; None before the first."""
+        """The workers of the newest attempt, the current one or the last; None while no attempt was made."""
         placement = self._placement
         if placement is None:
             return None

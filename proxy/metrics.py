@@ -1,4 +1,4 @@
-"""What the proxy counts and measures, under the names of METRICS.md, on a registry of its own.
+"""What the proxy counts and measures, on a registry of its own.
 
 The registry adds the model's name and the role to every series, so that no caller has to.
 """

@@ -32,7 +32,7 @@ class Progress:
         return Timings(self.queue_s, first - self._job.admitted_at, now - self._job.admitted_at)
 
     def dispatched(self, now: float) -> None:
-        """For the first time."""
+        """The request went to workers for the first time: its time in the queue is over."""
         self.queue_s = now - self._job.admitted_at
         self._metrics.queue_time.observe(self.queue_s)
 

@@ -64,7 +64,7 @@ class GenerationService:
     ) -> None:
         self.model = model
         self.metrics = metrics
-        self.is_draining = False
+        self._is_draining = False
         self._config = config
         self._pool = pool
         self._dispatcher = dispatcher
@@ -77,7 +77,7 @@ class GenerationService:
     @property
     def is_ready(self) -> bool:
         """Whether a generation would work now."""
-        return self._pool.is_ready and not self.is_draining
+        return self._pool.is_ready and not self._is_draining
 
     @property
     def max_model_len(self) -> int:
@@ -117,9 +117,13 @@ class GenerationService:
                 "model_not_found",
             )
 
+    def stop_admitting(self) -> None:
+        """From now on every new request is refused, and the proxy is not ready."""
+        self._is_draining = True
+
     async def drain(self, timeout_s: float) -> int:
         """Admits nothing more and waits for what runs; what still does at the timeout is ended. Returns how many."""
-        self.is_draining = True
+        self.stop_admitting()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -158,7 +162,7 @@ class GenerationService:
         return lifecycle
 
     def _check_open(self) -> None:
-        if self.is_draining:
+        if self._is_draining:
             raise ApiError(ErrorCode.UNAVAILABLE, "the server shuts down", reason="shutting_down")
         if not self._dispatcher.has_decode:
             raise ApiError(ErrorCode.UNAVAILABLE, "no decode worker is ready", reason="no_worker", retry_after_s=1)

@@ -56,7 +56,7 @@ DECODE = Service("Decode", worker_pb2_grpc.DecodeStub, worker_pb2.DecodeCommand)
 
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
-    """In seconds."""
+    """A link's deadlines and intervals, all in seconds."""
 
     connect_s: float = 5.0
     ping_s: float = 2.0  # the worker takes a proxy for dead after 10
@@ -80,7 +80,7 @@ class WorkerLink:
         on_change: Callable[[], None],
         times: LinkTimes,
     ) -> None:
-        self.member = member  # replaced by each new membership
+        self._member = member
         self.service = service
         self.role_epoch = 0
         self.max_model_len: int | None = None  # tokens of one request; known from the first welcome on
@@ -91,6 +91,15 @@ class WorkerLink:
         self._times = times
         self._commands: asyncio.Queue[Any] | None = None  # while the stream is up
         self._listeners: dict[str, Listener] = {}
+
+    @property
+    def member(self) -> control_pb2.Member:
+        """As the newest membership has it."""
+        return self._member
+
+    def update_member(self, member: control_pb2.Member) -> None:
+        """What a newer membership says of the same incarnation."""
+        self._member = member
 
     @property
     def worker(self) -> str:

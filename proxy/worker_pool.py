@@ -71,7 +71,7 @@ class WorkerPool:
         names = {member.worker for member in self.members}
         for incarnation, member in living.items():
             if incarnation in self._links:
-                self._links[incarnation].member = member
+                self._links[incarnation].update_member(member)
                 self._stay(incarnation)
             else:
                 self._open(member)
@@ -108,7 +108,7 @@ class WorkerPool:
             gone = control_pb2.Member()
             gone.CopyFrom(link.member)
             gone.state = control_pb2.WORKER_DRAINING
-            link.member = gone
+            link.update_member(gone)
             self._leaving[incarnation] = asyncio.get_running_loop().call_later(self._grace_s, self._shut, incarnation)
 
     def _stay(self, incarnation: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.model_store import resolve_model
+from deploy.model_store import default_cache_dir, resolve_model
 from engine.fake_runner import FakeModel, write_fake_model
 from tests.integration.processes import Processes
 
@@ -15,7 +16,7 @@ from tests.integration.processes import Processes
 @pytest.fixture(scope="session")
 def real_model() -> Path:
     """The default model's folder; made from its package on first use."""
-    return resolve_model("smollm2-135m-instruct")
+    return resolve_model("smollm2-135m-instruct", default_cache_dir(os.environ))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from deploy.model_store import DEFAULT_MODEL, resolve_model
+from deploy.model_store import DEFAULT_MODEL, default_cache_dir, resolve_model
 from proxy.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.integration
@@ -38,7 +39,7 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return resolve_model(DEFAULT_MODEL)
+    return resolve_model(DEFAULT_MODEL, default_cache_dir(os.environ))
 
 
 @pytest.fixture(scope="module")

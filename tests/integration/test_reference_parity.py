@@ -7,6 +7,7 @@ differ by less than float32 rounding through 30 layers (ROUNDING), either is rig
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from deploy.model_store import DEFAULT_MODEL, resolve_model
+from deploy.model_store import DEFAULT_MODEL, default_cache_dir, resolve_model
 from engine.attention_cpu import CpuAttention
 from engine.batch import Batch, Work
 from engine.config import EngineConfig
@@ -46,7 +47,7 @@ LENGTHS = [1, 15, 16, 17, 255, 256, 257, 768, 2000]  # tokens of TEXT
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return resolve_model(DEFAULT_MODEL)
+    return resolve_model(DEFAULT_MODEL, default_cache_dir(os.environ))
 
 
 @pytest.fixture(scope="module")

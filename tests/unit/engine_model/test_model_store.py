@@ -38,26 +38,26 @@ def test_the_cache_follows_the_users_choice(tmp_path: Path) -> None:
 
 def test_a_folder_is_itself(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert resolve_model(str(tmp_path)) == tmp_path
+    assert resolve_model(str(tmp_path), tmp_path) == tmp_path
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelStoreError, match=r"no config\.json"):
-        resolve_model(str(tmp_path))
+        resolve_model(str(tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["no-such-model", "./missing", "/missing/folder", "a/b/c", "~/missing-folder", ""])
-def test_an_unknown_name_is_refused_with_what_would_do(name: str) -> None:
+def test_an_unknown_name_is_refused_with_what_would_do(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelStoreError, match=DEFAULT_MODEL):
-        resolve_model(name)
+        resolve_model(name, tmp_path)
 
 
-def test_a_hub_id_without_a_network_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_without_a_network_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelStoreError, match=r"nobody/nothing.*hub"):
-        resolve_model("nobody/nothing")
+        resolve_model("nobody/nothing", tmp_path)
 
 
 def test_a_file_with_another_digest_is_refused(tmp_path: Path) -> None:
