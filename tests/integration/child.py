@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from inspect import isawaitable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
 import torch
 
 FORK_SERVER = multiprocessing.get_context("forkserver")  # a fresh process each, without the seconds of importing torch
@@ -51,8 +51,9 @@ class Child:
         """When this returns, none of its threads runs any more."""
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + CALL_TIMEOUT_S
-        while psutil.Process(self._process.pid).status() != psutil.STATUS_STOPPED:
+        while self._thread_states() != {"T"}:
             assert time.monotonic() < deadline, "the child does not stop"
+            time.sleep(0.001)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
@@ -60,6 +61,11 @@ class Child:
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
+
+    def _thread_states(self) -> set[str]:
+        """As in proc(5). The main thread may be stopped for a while before the others are."""
+        stats = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
+        return {stat.read_text().rpartition(") ")[2][0] for stat in stats}
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process.pid is not None
