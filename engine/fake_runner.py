@@ -9,11 +9,10 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from engine.batch import Batch, Work
@@ -25,10 +24,6 @@ from engine.request import SamplingParams
 MODEL_TYPE = "pdserve_fake"
 VOCAB_SIZE = 257  # bytes, and one end-of-text id
 EOS_TOKEN_ID = 256
-CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +98,7 @@ def next_token(history: Sequence[float], sampling: SamplingParams | None = None)
     return ord("a") + int.from_bytes(digest, "big") % 26
 
 
-def write_fake_model(folder: Path, model: FakeModel | None = None) -> Path:
-    """A model folder that `engine.build` serves with the fake runner, and a byte-level tokenizer.json beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    model = model or FakeModel()
-    sizes = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": model.max_model_len, "eos_token_id": EOS_TOKEN_ID}
-    (folder / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE, **sizes, "fake": asdict(model)}))
-    alphabet = bytes_to_unicode()
-    vocab = {alphabet[byte]: byte for byte in range(256)} | {"<|end|>": EOS_TOKEN_ID}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE, "eos_token": "<|end|>"}))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_TOKEN_ID}))
-    return folder
-
-
 def load_fake_runner(folder: Path, config: EngineConfig) -> tuple[FakeRunner, ModelInfo]:
     model = FakeModel(**json.loads((folder / "config.json").read_text())["fake"])
     cache = KVCache(model.layout(config.block_size), config.num_blocks)
     return FakeRunner(cache, model), model.info()
-
-
-def bytes_to_unicode() -> dict[int, str]:
-    """GPT-2's byte alphabet: each byte as one printable character."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

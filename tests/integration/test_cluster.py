@@ -26,7 +26,8 @@ from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.inference_client import Generation, text_request
 from deploy.ports import free_ports
 from deploy.processes import ProcessReference, marked, reference
-from engine.fake_runner import FakeModel, write_fake_model
+from engine.fake_runner import FakeModel
+from tests.fake_model import write_fake_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

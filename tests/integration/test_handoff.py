@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.fake_runner import FakeModel, FakeRunner, write_fake_model
+from engine.fake_runner import FakeModel, FakeRunner
+from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, wait_until
 from tests.integration.test_api import expected_text
 
