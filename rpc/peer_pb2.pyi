@@ -58,14 +58,12 @@ class HandshakeResponse(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., compatibility: _Optional[_Union[Compatibility, _Mapping]] = ..., transports: _Optional[_Iterable[_Union[TransportInfo, _Mapping]]] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("ticket", "incarnation", "have_tokens")
+    __slots__ = ("ticket", "have_tokens")
     TICKET_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HAVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ticket: _worker_pb2.Ticket
-    incarnation: str
     have_tokens: int
-    def __init__(self, ticket: _Optional[_Union[_worker_pb2.Ticket, _Mapping]] = ..., incarnation: _Optional[str] = ..., have_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, ticket: _Optional[_Union[_worker_pb2.Ticket, _Mapping]] = ..., have_tokens: _Optional[int] = ...) -> None: ...
 
 class BlockRef(_message.Message):
     __slots__ = ("block", "generation")
