@@ -82,7 +82,7 @@ class ClusterSpec(BaseModel):
     model: str = "smollm2-135m-instruct"  # that name, a Hugging Face folder, or a hub id
     served_name: str | None = None  # as clients call it; None: the last part of `model`
     host: str = "127.0.0.1"  # workers and controller listen here
-    controller_port: int = Field(50050, ge=1, le=65535)
+    controller_port: int = Field(8002, ge=0, le=65535)  # 0: a free one, found at launch
     pools: Pools = Field(default_factory=Pools)
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of every pool, unless the pool says otherwise
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)

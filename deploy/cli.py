@@ -106,7 +106,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="What to say.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Of the answer.", metavar="N")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.", metavar="T")] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Fixes the draw.", metavar="N", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**64 - 1, help="Fixes the draw.", metavar="N", show_default=False)
+    ] = None,
     text: Annotated[
         bool, typer.Option("--text", help="Continue the prompt as it is, without a chat template.")
     ] = False,

@@ -33,7 +33,7 @@ from deploy.prometheus import PROMETHEUS_HOST, start_prometheus
 from deploy.ray_head import RayHead, last_lines
 from deploy.tear_down import tear_down
 from proxy.address import join_host_port
-from proxy.config import ProxyConfig, to_arguments
+from proxy.config import to_arguments
 from rpc import control_pb2
 
 CONTROLLER_TIMEOUT_S = 90.0
@@ -64,8 +64,13 @@ class Launch:
         self, options: LaunchOptions, store: StateStore, environment: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
         self._options = options
-        self._config = with_ports(options.config)
         self._store = store
+        any_port = [
+            ("cluster.controller_port", options.config.cluster.host),
+            ("proxy.http_port", options.config.proxy.host),
+        ]
+        check_ports([WantedPort(setting, host, 0) for setting, host in any_port], store)
+        self._config = with_ports(options.config)
         self._environment = environment
         self._say = say
         self._mark = secrets.token_hex(8)
@@ -229,11 +234,17 @@ class Launch:
 
 
 def with_ports(config: DeployConfig) -> DeployConfig:
-    """A proxy port of 0 becomes a free one."""
-    proxy = config.proxy
-    wanted = [name for name in ("grpc_port", "http_port") if getattr(proxy, name) == 0]
-    found = dict(zip(wanted, free_ports(proxy.host, len(wanted)), strict=True))
-    return config.model_copy(update={"proxy": ProxyConfig.model_validate({**proxy.model_dump(), **found})})
+    """Of the cluster and the proxy, a port of 0 becomes a free one."""
+    cluster, proxy = config.cluster, config.proxy
+    controller_port, grpc_port, http_port = free_ports([cluster.host, proxy.host, proxy.host])
+    return config.model_copy(
+        update={
+            "cluster": cluster.model_copy(update={"controller_port": cluster.controller_port or controller_port}),
+            "proxy": proxy.model_copy(
+                update={"grpc_port": proxy.grpc_port or grpc_port, "http_port": proxy.http_port or http_port}
+            ),
+        }
+    )
 
 
 def make_folder() -> Path:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 LISTENING = "0A"  # proc(5), net/tcp: TCP_LISTEN
 
 
-def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that nobody uses now."""
-    sockets = [_bound(host, 0) for _ in range(count)]
+def free_ports(hosts: Sequence[str]) -> list[int]:
+    """One for each host, all different, that nobody uses now. Raises OSError for a host that is not this machine's."""
+    sockets: list[socket.socket] = []
     try:
+        for host in hosts:
+            sockets.append(_bound(host, 0))
         return [int(taken.getsockname()[1]) for taken in sockets]
     finally:
         for taken in sockets:

@@ -60,18 +60,11 @@ def reference(pid: int) -> ProcessReference:
 
 def marked(variable: str, value: str) -> list[ProcessReference]:
     """Every process, this one apart, that was started with this environment variable."""
-    mark = f"{variable}={value}".encode()
     found = []
-    for folder in PROC.iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            environment = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:  # gone, or another user's
-            continue
-        if mark in environment:
+    for pid in _others():
+        if environment_of(pid).get(variable) == value:
             with contextlib.suppress(ProcessLookupError):
-                found.append(reference(int(folder.name)))
+                found.append(reference(pid))
     return found
 
 
@@ -79,13 +72,20 @@ def in_sessions(leaders: Iterable[ProcessReference]) -> list[ProcessReference]:
     """Every process, this one apart, in the session that one of these leads or led."""
     own = {leader.pid for leader in leaders if _start_time(leader.pid) in (None, leader.started_at)}
     found = []
-    for folder in PROC.iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
+    for pid in _others():
         with contextlib.suppress(ProcessLookupError):  # gone since
-            if os.getsid(int(folder.name)) in own:
-                found.append(reference(int(folder.name)))
+            if os.getsid(pid) in own:
+                found.append(reference(pid))
     return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """What it was started with, empty when it is gone or not ours to see."""
+    try:
+        entries = (PROC / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
 
 
 def command_of(pid: int) -> str:
@@ -94,6 +94,11 @@ def command_of(pid: int) -> str:
         return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _others() -> list[int]:
+    """The pids there are, this process's left out."""
+    return [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit() and folder.name != str(os.getpid())]
 
 
 def _start_time(pid: int) -> int | None:

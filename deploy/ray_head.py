@@ -83,7 +83,7 @@ class RayHead:
         raise RayHeadError("Ray did not start; its last lines:\n" + last_lines(self._log, 20))
 
     def _command(self) -> list[str]:
-        gcs_port, client_port, dashboard_port = free_ports("", 3)
+        gcs_port, client_port, dashboard_port = free_ports([""] * 3)
         ray = Path(sys.executable).with_name("ray")
         return [
             str(ray), "start", "--head", "--block",

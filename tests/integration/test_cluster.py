@@ -145,7 +145,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    controller, grpc, http, prometheus = free_ports("127.0.0.1", 4)
+    controller, grpc, http, prometheus = free_ports(["127.0.0.1"] * 4)
     return Shell(tmp_path_factory.mktemp("state"), (controller, grpc, http, prometheus))
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.config import DEFAULT_FILE, ConfigError, load, parse_setting
+from deploy.config import DEFAULT_FILE, ConfigError, DeployConfig, load, parse_setting
+from deploy.launch import with_ports
 
 
 def complaint(overrides: dict[str, object], file: Path = DEFAULT_FILE) -> str:
@@ -125,3 +126,16 @@ def test_a_setting_without_a_name_or_value_is_refused(text: str) -> None:
 def test_every_setting_in_the_default_file_has_a_reader() -> None:
     content = yaml.safe_load(DEFAULT_FILE.read_text())
     assert set(content) == {"cluster", "proxy", "prometheus"}
+
+
+def test_the_default_file_sets_nothing_but_the_number_of_workers_otherwise_than_the_code() -> None:
+    replicas = {"prefill": {"replicas": 1}, "decode": {"replicas": 1}}
+    assert load(DEFAULT_FILE, {}) == DeployConfig.model_validate({"cluster": {"pools": replicas}})
+
+
+def test_a_port_of_0_becomes_a_free_one_and_another_stays() -> None:
+    config = load(DEFAULT_FILE, {"cluster.controller_port": 0, "proxy.http_port": 0})
+    chosen = with_ports(config)
+    assert 0 not in (chosen.cluster.controller_port, chosen.proxy.http_port)
+    assert chosen.cluster.controller_port != chosen.proxy.http_port
+    assert chosen.proxy.grpc_port == 8001

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cluster_state import StateStore
-from deploy.port_check import PortTakenError, WantedPort, check_ports
+from deploy.cluster_state import CLUSTER_VARIABLE, StateStore
+from deploy.port_check import HostError, PortTakenError, WantedPort, check_ports
 from deploy.ports import free_ports, is_free, listener
 from deploy.processes import ProcessReference, command_of, in_sessions, marked, reference
 
@@ -98,12 +98,41 @@ def test_a_taken_port_is_not_free_and_its_listener_is_found() -> None:
 
 
 def test_free_ports_differ() -> None:
-    assert len(set(free_ports("127.0.0.1", 5))) == 5
+    assert len(set(free_ports(["127.0.0.1"] * 5))) == 5
 
 
 def test_an_address_of_another_machine_is_an_error_not_a_taken_port() -> None:
     with pytest.raises(OSError, match="annot assign"):
         is_free("203.0.113.1", 8000)
+
+
+@pytest.mark.parametrize(
+    ("setting", "host", "field"),
+    [
+        ("proxy.http_port", "nosuchhost.invalid", "proxy.host"),
+        ("cluster.controller_port", "203.0.113.1", "cluster.host"),
+    ],
+)
+def test_a_host_where_nothing_can_listen_is_named_with_its_setting(
+    tmp_path: Path, setting: str, host: str, field: str
+) -> None:
+    with pytest.raises(HostError, match=rf"{field} is '{host}', where this machine cannot listen \(.*: set one of its"):
+        check_ports([WantedPort(setting, host, 0)], StateStore(tmp_path))
+
+
+def test_a_port_of_a_cluster_with_another_state_folder_is_told_as_such(tmp_path: Path) -> None:
+    code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    environment = {**os.environ, CLUSTER_VARIABLE: "elsewhere", "XDG_STATE_HOME": "/elsewhere"}
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    port = int(child.stdout.readline())
+    try:
+        with pytest.raises(PortTakenError, match="end it with `XDG_STATE_HOME=/elsewhere pdserve down`"):
+            check_ports([WantedPort("proxy.http_port", "127.0.0.1", port)], StateStore(tmp_path))
+    finally:
+        child.communicate(b"\n", timeout=5)
 
 
 def test_a_taken_port_is_told_with_the_process_that_has_it(tmp_path: Path) -> None:
