@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -71,13 +70,11 @@ async def line_with(process: Process, pattern: str) -> re.Match[str]:
     raise AssertionError(f"the process ended without saying {pattern}")
 
 
-async def test_it_starts_quickly_and_serves(launch: Launch, decode: FakeWorker) -> None:
+async def test_it_starts_and_serves(launch: Launch, decode: FakeWorker) -> None:
     decode.answer(b"hello")
-    started_at = time.monotonic()
     process = await launch()
     http = (await line_with(process, r"http=(\S+)")).group(1)
     await line_with(process, "ready")
-    assert time.monotonic() - started_at < 5  # about one on a quiet machine
     async with httpx.AsyncClient(base_url=f"http://{http}") as client:
         assert (await client.get("/ready")).status_code == 200
         answer = await client.post("/v1/completions", json={"prompt": "hi"})

@@ -12,28 +12,36 @@ from proxy.lifecycle import Phase
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 
 
-def prompts(cluster: Cluster, worker: str) -> list[str]:
-    """What the worker was sent so far."""
-    starts = cluster.worker(worker).starts
-    return [bytes(starts.get_nowait().request.prompt_ids).decode() for _ in range(starts.qsize())]
+async def prompts(cluster: Cluster, worker: str, count: int) -> list[str]:
+    """The next ones that the worker is sent."""
+    starts = [await cluster.worker(worker).next_start() for _ in range(count)]
+    return [bytes(start.request.prompt_ids).decode() for start in starts]
 
 
-async def settle(cluster: Cluster, num_queued: int) -> None:
-    await cluster.until(lambda: cluster.metric("pdserve_requests_queued") == num_queued)
-    await asyncio.sleep(0.02)  # the workers read what was sent
+async def queued(cluster: Cluster, count: int) -> None:
+    """Waits until so many are left in the proxy's queue."""
+    await cluster.until(lambda: cluster.metric("pdserve_requests_queued") == count)
+
+
+async def reported(cluster: Cluster, **load: int) -> None:
+    """The prefill worker's report is taken, and whoever may be sent because of it was sent."""
+    mark = 1_000_000
+    cluster.prefill.report(num_queued_tokens=mark, **load)
+    await cluster.until(lambda: cluster.proxy.pool.prefill_links()[0].view().num_queued_tokens >= mark)
+    await asyncio.sleep(0)
 
 
 async def test_a_prefill_worker_has_few_waiting_and_the_rest_stay_in_order(cluster: Cluster) -> None:
     for name in "abcde":
         await cluster.submit(name)
-    await settle(cluster, 3)
-    assert prompts(cluster, "prefill-0") == ["a", "b"]
-    cluster.prefill.report(num_running=2)  # none waits there any more
-    await settle(cluster, 1)
-    assert prompts(cluster, "prefill-0") == ["c", "d"]
-    cluster.prefill.report(num_running=2, num_waiting=2)
-    await settle(cluster, 1)
-    assert prompts(cluster, "prefill-0") == []
+    await queued(cluster, 3)
+    assert await prompts(cluster, "prefill-0", 2) == ["a", "b"]
+    await reported(cluster, num_running=2)  # none waits there any more
+    await queued(cluster, 1)
+    assert await prompts(cluster, "prefill-0", 2) == ["c", "d"]
+    await reported(cluster, num_running=2, num_waiting=2)
+    await queued(cluster, 1)
+    assert cluster.prefill.starts.empty()
 
 
 async def test_a_finished_prefill_makes_room_for_the_next(make_cluster: MakeCluster) -> None:
@@ -56,7 +64,7 @@ async def test_nothing_goes_to_a_decode_worker_that_does_not_take_over_what_was_
         cluster.prefill.prefilled(prefill)
     await cluster.until(lambda: all(request.phase is Phase.TRANSFERRING for request in requests))
     await cluster.submit()
-    await settle(cluster, 1)
+    await queued(cluster, 1)
     cluster.decode.say(decodes[0], b"a")
     await cluster.starts()
 
@@ -65,8 +73,8 @@ async def test_a_mixed_worker_has_few_waiting_too(make_cluster: MakeCluster) -> 
     cluster = await make_cluster(prefill=0, decode=0, mixed=1)
     for name in "abc":
         await cluster.submit(name)
-    await settle(cluster, 1)
-    assert prompts(cluster, "mixed-0") == ["a", "b"]
+    await queued(cluster, 1)
+    assert await prompts(cluster, "mixed-0", 2) == ["a", "b"]
 
 
 async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(make_cluster: MakeCluster) -> None:
@@ -88,9 +96,9 @@ async def test_load_is_shared_also_between_two_reports(make_cluster: MakeCluster
     cluster = await make_cluster(prefill=2, decode=2)
     for _ in range(4):
         await cluster.submit()
-    await settle(cluster, 0)
-    assert [cluster.worker(f"prefill-{i}").starts.qsize() for i in range(2)] == [2, 2]
-    assert [cluster.worker(f"decode-{i}").starts.qsize() for i in range(2)] == [2, 2]
+    await queued(cluster, 0)
+    for worker in cluster.workers:
+        assert len(await prompts(cluster, worker.name, 2)) == 2
 
 
 async def test_the_less_loaded_worker_is_chosen(make_cluster: MakeCluster) -> None:
