@@ -115,10 +115,6 @@ class LeaseTable:
         """The proxy wants this attempt, and lower ones, no longer: whatever comes later about them is Gone."""
         self._end_attempt(ticket, FailureReason.ABORTED, "aborted", now)
 
-    def abort_all(self, reason: FailureReason, detail: str, now: float) -> None:
-        for session in list(self._sessions.values()):
-            self._end(session, reason, detail, now)
-
     def advance(self, now: float) -> None:
         """After each step and tick: announces what is new, and ends what has ended or run out."""
         for session in list(self._sessions.values()):

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
-from engine.request import Request
 from kv_transfer.lease import LeaseTable
 from kv_transfer.messages import (
     BlockRef,
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class LocalPeer:
-    """A `Peer`, and the two calls that P's own prefill service makes. Lives on one event loop."""
+    """A `Peer` over this worker's own lease table, which it advances after each step. Lives on one event loop."""
 
     def __init__(
         self,
@@ -46,16 +45,6 @@ class LocalPeer:
         self._engine = engine
         self._clock = clock
         engine.subscribe(lambda _: leases.advance(clock()))
-
-    async def prefill(self, request: Request, ticket: Ticket) -> None:
-        """As `LeaseTable.prefill`."""
-        await self._call(lambda now: self._leases.prefill(request, ticket, now))
-
-    async def abort(self, ticket: Ticket) -> None:
-        await self._call(lambda now: self._leases.abort(ticket, now))
-
-    async def abort_all(self, reason: FailureReason, detail: str) -> None:
-        await self._call(lambda now: self._leases.abort_all(reason, detail, now))
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
         if incarnation != self._info.incarnation:

@@ -104,7 +104,8 @@ class Prefiller(Side):
 
     async def prefill(self, prompt: list[int], attempt: int = 1) -> None:
         request = make_request(f"p{attempt}", prompt, RequestKind.PREFILL)
-        await self.peer.prefill(request, Ticket(SESSION, attempt))
+        ticket = Ticket(SESSION, attempt)
+        await asyncio.wrap_future(self.thread.call(lambda _: self.leases.prefill(request, ticket, time.monotonic())))
 
     async def compute(self, prompt: list[int]) -> None:
         """Other work, to its end."""

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TypeVar
 
 from engine.config import EngineConfig
@@ -102,8 +103,12 @@ class Pair:
 
     async def start_prefill(self, prompt: Sequence[int], ticket: Ticket, **fields: object) -> Request:
         request = make_request(f"p{next(self._numbers)}", prompt, RequestKind.PREFILL, **fields)  # type: ignore[arg-type]
-        await self.peer.prefill(request, ticket)
+        leases, thread = self.leases, self.prefill.thread
+        await asyncio.wrap_future(thread.call(lambda _: leases.prefill(request, ticket, monotonic())))
         return request
+
+    async def abort_prefill(self, ticket: Ticket) -> None:
+        await asyncio.wrap_future(self.prefill.thread.call(lambda _: self.leases.abort(ticket, monotonic())))
 
     async def reserve(self, prompt: Sequence[int], **fields: object) -> Request:
         """A request of D that holds its blocks and waits for KV."""

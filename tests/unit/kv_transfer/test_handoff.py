@@ -256,7 +256,7 @@ class TestNothingIsBelievedUntilThePeerSaysValid:
         peer = LossyPeer(pair.peer)
 
         async def abort() -> None:
-            await pair.peer.abort(ticket())
+            await pair.abort_prefill(ticket())
 
         peer.before_commit = abort
         await check_fails(pair, FailureReason.STALE, peer)
@@ -293,7 +293,7 @@ class TestTheOtherSideGivesUp:
         request = await pair.reserve(PROMPT)
         handoff = asyncio.create_task(pair.hand_off(request, ticket()))
         await pair.until(lambda: pair.leases.counts().active == 1)
-        await pair.peer.abort(ticket())
+        await pair.abort_prefill(ticket())
         with pytest.raises(HandoffError) as caught:
             await handoff
         assert caught.value.reason is FailureReason.ABORTED
@@ -387,7 +387,7 @@ async def test_a_cancel_at_any_point_leaves_nothing_behind(new_pair: PairFactory
     handoff.cancel()
     await asyncio.wait([handoff])
     await pair.drop(request)
-    await pair.peer.abort(ticket())
+    await pair.abort_prefill(ticket())
     await pair.check_nothing_is_held()
     assert await pair.serve(PROMPT, ticket(2)) == EXPECTED
 
@@ -409,7 +409,7 @@ async def check_fails(
         await pair.hand_off(request, ticket(attempt), link)
     assert caught.value.reason is reason, caught.value
     await pair.drop(request)
-    await pair.peer.abort(ticket(attempt))
+    await pair.abort_prefill(ticket(attempt))
     await link.close()
     if check_held:
         await pair.check_nothing_is_held()

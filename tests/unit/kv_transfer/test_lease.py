@@ -441,14 +441,6 @@ class TestEnding:
         p.table.close(ticket(), p.now)
         assert p.is_clean()
 
-    def test_all_end_at_once_when_the_worker_stops(self, p: Prefiller) -> None:
-        p.prefill()
-        events = p.open()
-        p.step()
-        p.table.abort_all(FailureReason.ABORTED, "the worker stops", p.now)
-        assert ended(events) is FailureReason.ABORTED
-        assert p.is_clean()
-
     def test_a_request_that_the_engine_ended_ends_its_session(self, p: Prefiller) -> None:
         request = p.prefill()
         events = p.open()
