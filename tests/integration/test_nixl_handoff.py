@@ -177,6 +177,11 @@ def make_request(request_id: str, prompt: list[int], kind: RequestKind) -> Reque
     return Request(request_id, list(prompt), len(prompt), SamplingParams(max_tokens=3), kind)
 
 
+def other_prompt(num_tokens: int) -> list[int]:
+    """No block of it begins as one of PROMPT does."""
+    return [(token + 137) % 256 for token in range(num_tokens)]
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5.0):
         while not condition():  # noqa: ASYNC110  no event crosses processes
@@ -256,7 +261,7 @@ async def test_blocks_that_were_reused_before_they_were_read_are_stale(
         refs = [ref for chunk in chunks if isinstance(chunk, ChunkReady) for ref in chunk.blocks]
         wanted = await read_first_tokens(decoder, refs[:4])
         await until(lambda: prefiller.call("counts").num_expired == 1)
-        prefiller.call("compute", list(range(1000, 1000 + BLOCK_SIZE * (NUM_BLOCKS - 2))))
+        prefiller.call("compute", other_prompt(BLOCK_SIZE * (NUM_BLOCKS - 2)))
         assert await read_first_tokens(decoder, refs[:4]) != wanted
         assert await peer.commit(Ticket(SESSION, 1), refs) is Verdict.STALE
         assert transport is decoder.transport
@@ -274,7 +279,7 @@ class TestAStoppedPrefillWorker:
             await check_fails(decoder, link, request, {FailureReason.TRANSFER_TIMEOUT}, within_s=2.0)
             assert decoder.ring.counts().quarantined > 0
             await decoder.drop(request)
-            other = await decoder.reserve(list(range(500, 800)))  # takes the blocks that the bytes were for
+            other = await decoder.reserve(other_prompt(300))  # takes the blocks that the bytes were for
             before = decoder.engine.cache.tensor.clone()
             prefiller.resume()
             await until(lambda: decoder.ring.counts().free == config.staging_slots)
