@@ -19,6 +19,7 @@ from proxy.address import join_host_port
 
 logger = logging.getLogger(__name__)
 CLUSTER_VARIABLE = "PDSERVE_CLUSTER"  # marks every process of a cluster, so that none is ever left
+START_BESIDE = "pdserve up --name OTHER --set cluster.controller_port=0 --set proxy.grpc_port=0 --set proxy.http_port=0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class ClusterState:
     grpc_port: int
     http_port: int
     prometheus_port: int | None
-    shutdown_timeout_s: float  # what runs may finish in it
+    drain_timeout_s: float  # what runs may finish in it
+    shutdown_timeout_s: float  # the whole cluster has ended in it
     started_at: float  # Unix seconds
     launcher: ProcessReference
     head: ProcessReference | None = None
@@ -106,7 +108,7 @@ class StateStore:
         except FileExistsError as error:
             raise ClusterExistsError(
                 f"a cluster named {state.name!r} is there already: `pdserve down --name {state.name}` ends it, "
-                "`pdserve up --name OTHER` starts one beside it"
+                f"`{START_BESIDE}` starts one beside it"
             ) from error
         finally:
             draft.unlink(missing_ok=True)
@@ -122,8 +124,10 @@ class StateStore:
         """Raises NoClusterError, StateFileError."""
         state = self.find(name)
         if state is None:
-            others = ", ".join(sorted(state.name for state in self.all())) or "none"
-            raise NoClusterError(f"no cluster named {name!r} runs here (running: {others}); start it: pdserve up")
+            others = sorted(state.name for state in self.all())
+            running = ", ".join(others) or "none"
+            action = f"name it: --name {others[0]}" if others else "start it: pdserve up"
+            raise NoClusterError(f"no cluster named {name!r} runs here (running: {running}); {action}")
         return state
 
     def find(self, name: str) -> ClusterState | None:
@@ -142,6 +146,10 @@ class StateStore:
             if state is not None:
                 states.append(state)
         return states
+
+    def kept_logs(self, name: str) -> Path:
+        """Where the logs of the last launch of this name that failed are."""
+        return self._file(name).with_suffix("") / "failed-logs"
 
     def forget(self, name: str) -> None:
         self._file(name).unlink(missing_ok=True)

@@ -20,7 +20,14 @@ from pathlib import Path
 from time import monotonic, sleep, time
 
 from cluster.spec import ControllerSettings, ProxySpec
-from deploy.cluster_state import CLUSTER_VARIABLE, ClusterExistsError, ClusterState, StateFileError, StateStore
+from deploy.cluster_state import (
+    CLUSTER_VARIABLE,
+    START_BESIDE,
+    ClusterExistsError,
+    ClusterState,
+    StateFileError,
+    StateStore,
+)
 from deploy.config import WILDCARDS, DeployConfig
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.errors import CommandError
@@ -91,8 +98,20 @@ class Launch:
         with suppress(StateFileError):  # then it is not this launch's
             state = self._store.find(self._options.name)
             if state is not None and state.mark == self._mark:
+                self._say(f"ending: up to {state.drain_timeout_s:g} s for what runs; Ctrl-C again ends it now")
                 tear_down(state, self._store)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keep_logs(self) -> Path | None:
+        """Where they are after `undo`, with those of Ray's own processes; None when nothing was logged."""
+        logs, kept = self._folder / "logs", self._store.kept_logs(self._options.name)
+        if not logs.exists():
+            return None
+        shutil.rmtree(kept, ignore_errors=True)  # of the launch before
+        shutil.copytree(logs, kept)
+        for session in (self._folder / "ray").glob("session_*_*"):
+            shutil.copytree(session / "logs", kept / "ray", symlinks=True, dirs_exist_ok=True)
+        return kept
 
     def _make_room(self) -> None:
         """The name and the ports must be free. What a crash left of this name is removed."""
@@ -101,7 +120,7 @@ class Launch:
             doing = "runs" if left.is_up else "is being started"
             raise ClusterExistsError(
                 f"the cluster {left.name!r} {doing} already: `pdserve down --name {left.name}` ends it, "
-                "`pdserve up --name OTHER` starts one beside it"
+                f"`{START_BESIDE}` starts one beside it"
             )
         if left is not None:
             self._say(f"removing what is left of an earlier {left.name!r}")
@@ -132,6 +151,7 @@ class Launch:
             grpc_port=self._config.proxy.grpc_port,
             http_port=self._config.proxy.http_port,
             prometheus_port=self._config.prometheus.port if self._options.with_prometheus else None,
+            drain_timeout_s=self._config.proxy.drain_timeout_s,
             shutdown_timeout_s=self._proxy_spec(Path()).stop_timeout_s + 20.0,
             started_at=time(),
             launcher=reference(os.getpid()),

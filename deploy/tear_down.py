@@ -1,15 +1,18 @@
 """One cluster ended: what runs may finish, then every process, file and state of it goes.
 
-Each step has a deadline and the next is taken whatever came of it; it may be called twice.
+Each step has a deadline and the next is taken whatever came of it; it may be called twice. Ctrl-C ends the wait for
+what runs; the rest is always done.
 """
 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from time import monotonic
 
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.control_client import ControlClient, ControllerUnreachableError
+from deploy.interrupts import uninterrupted
 from deploy.processes import in_sessions, marked
 from deploy.ray_head import STOP_TIMEOUT_S
 
@@ -17,14 +20,17 @@ LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node i
 
 
 def tear_down(state: ClusterState, store: StateStore) -> None:
-    if state.head is not None and state.head.is_alive:
-        _shut_down(state)
-        state.head.stop(STOP_TIMEOUT_S)
-    if state.prometheus is not None:
-        state.prometheus.stop(STOP_TIMEOUT_S)
-    _end_leftovers(state)
-    shutil.rmtree(state.folder, ignore_errors=True)
-    store.forget(state.name)
+    with suppress(KeyboardInterrupt):
+        if state.head is not None and state.head.is_alive:
+            _shut_down(state)
+    with uninterrupted():
+        if state.head is not None:
+            state.head.stop(STOP_TIMEOUT_S)
+        if state.prometheus is not None:
+            state.prometheus.stop(STOP_TIMEOUT_S)
+        _end_leftovers(state)
+        shutil.rmtree(state.folder, ignore_errors=True)
+        store.forget(state.name)
 
 
 def _shut_down(state: ClusterState) -> None:

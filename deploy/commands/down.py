@@ -6,14 +6,23 @@ import os
 
 from rich.console import Console
 
-from deploy.cluster_state import default_store
+from deploy.cluster_state import NoClusterError, default_store
+from deploy.interrupts import interrupt_on_signals
+from deploy.steps import Steps
 from deploy.tear_down import tear_down
 
 
 def run(name: str) -> None:
+    """Twice is no error: what is wanted is that nothing runs."""
     store = default_store(os.environ)
-    state = store.read(name)
     console = Console(highlight=False)
-    with console.status(f"ending {name}: what runs may finish …"):
+    try:
+        state = store.read(name)
+    except NoClusterError as error:
+        console.print(f"nothing to end: {str(error).partition('; ')[0]}", markup=False, soft_wrap=True)
+        return
+    interrupt_on_signals()
+    with Steps(console) as steps:
+        steps.say(f"ending {name}: up to {state.drain_timeout_s:g} s for what runs; Ctrl-C ends it now")
         tear_down(state, store)
     console.print(f"{name} has ended.")

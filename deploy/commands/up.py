@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,9 +15,12 @@ from rich.markup import escape
 from cluster.spec import RoleName
 from deploy.cluster_state import ClusterState, default_store
 from deploy.config import DEFAULT_FILE, load, parse_setting
+from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, chat_request, text_request
+from deploy.interrupts import interrupt_on_signals, only_ctrl_c
 from deploy.launch import Launch, LaunchOptions
 from deploy.prometheus import find_prometheus
+from deploy.steps import Steps
 from rpc import inference_pb2
 
 SAMPLE_PROMPT = "What is the capital of France?"
@@ -59,32 +60,33 @@ def run(options: UpOptions) -> None:
     if options.with_prometheus:
         find_prometheus()
     store = default_store(os.environ)
-    signal.signal(signal.SIGTERM, _interrupt)
-    with console.status("starting") as status:
+    interrupt_on_signals()
+    with Steps(console) as steps:
         launch = Launch(
-            LaunchOptions(options.name, file, config, options.with_prometheus),
-            store,
-            os.environ,
-            say=lambda step: status.update(f"{escape(step)} …"),
+            LaunchOptions(options.name, file, config, options.with_prometheus), store, os.environ, steps.say
         )
         try:
             state = launch.run()
-            status.stop()
+            steps.hide()
             _show(console, state, config.cluster.desired)
             _sample(console, state)
             if options.detach:
                 return
             _stay(console, state)
+        except CommandError as error:
+            kept = launch.keep_logs()
+            _undo(launch)
+            if kept is None:
+                raise
+            raise CommandError(f"{error}\nall logs are kept in {kept}") from error
         except BaseException:  # Ctrl-C is the usual one
-            status.update("ending: what runs may finish …")
-            status.start()
             _undo(launch)
             raise
-    _undo(launch)
+        _undo(launch)
 
 
 def _stay(console: Console, state: ClusterState) -> None:
-    """Until Ctrl-C or SIGTERM, or until the cluster ends without us."""
+    """Until Ctrl-C, SIGTERM or SIGHUP, or until the cluster ends without us."""
     console.print("\nCtrl-C ends it.")
     with suppress(KeyboardInterrupt):
         if state.head is not None:
@@ -93,8 +95,7 @@ def _stay(console: Console, state: ClusterState) -> None:
 
 
 def _undo(launch: Launch) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # every step of it has its deadline
+    only_ctrl_c()
     launch.undo()
 
 
@@ -141,7 +142,3 @@ def _stream(generation: Generation, console: Console) -> None:
     for text in generation:
         console.out(text, end="", highlight=False)
     console.print()
-
-
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

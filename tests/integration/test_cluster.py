@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -336,8 +336,8 @@ def test_down_leaves_no_process_file_or_shared_memory(cluster: Cluster) -> None:
 
 def test_down_without_a_cluster_says_so(shell: Shell) -> None:
     done = shell.run("down", "--name", "nobody")
-    assert done.returncode == 1
-    assert "no cluster named 'nobody' runs here" in done.stderr
+    assert done.returncode == 0
+    assert done.stdout.startswith("nothing to end: no cluster named 'nobody' runs here")
 
 
 def test_a_failed_launch_prints_the_worker_s_last_lines_and_leaves_nothing(shell: Shell, tmp_path: Path) -> None:
@@ -349,6 +349,10 @@ def test_a_failed_launch_prints_the_worker_s_last_lines_and_leaves_nothing(shell
     assert "could not start: UnsupportedModelError" in done.stderr
     assert "the last lines of its log:" in done.stderr
     assert "GPT2LMHeadModel" in done.stderr
+    kept = shell.store.kept_logs("default")
+    assert f"all logs are kept in {kept}" in done.stderr
+    assert "GPT2LMHeadModel" in (kept / "prefill-0.log").read_text()
+    assert "starting workers: 0 of 2 ready …" in done.stdout.splitlines()
     assert shell.store.find("default") is None
     assert _shared_memory() <= before
 
@@ -374,6 +378,36 @@ def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> No
     assert process.wait(60) in (0, 130)  # 130: before it had settled down to wait
     process.stdout.close()
     assert_nothing_left(shell, state, processes)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_what_runs(shell: Shell, tmp_path: Path) -> None:
+    slow = write_fake_model(tmp_path, FakeModel(seconds_per_step=0.2))
+    process = subprocess.Popen(
+        [PDSERVE, *shell.up_arguments(slow), "--name", "foreground"],
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert _read_until(process.stdout, "Ctrl-C ends it.")
+    state = shell.store.read("foreground")
+    processes = marked(CLUSTER_VARIABLE, state.mark)
+    request = text_request("hello", max_tokens=500, temperature=0.0)
+    answer = iter(Generation(state.grpc_address, request, 60))
+    next(answer)
+    process.send_signal(signal.SIGINT)
+    assert _read_until(process.stdout, "ending: up to 30 s for what runs; Ctrl-C again ends it now")
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert time.monotonic() - started < 25  # and not the 30 s that the request would have had
+    process.stdout.close()
+    assert_nothing_left(shell, state, processes)
+
+
+def _read_until(lines: Iterable[str], words: str) -> bool:
+    return any(words in line for line in lines)
 
 
 def assert_nothing_left(shell: Shell, state: ClusterState, processes: list[ProcessReference]) -> None:

@@ -34,6 +34,7 @@ def state(name: str = "default") -> ClusterState:
         grpc_port=8001,
         http_port=8000,
         prometheus_port=None,
+        drain_timeout_s=30.0,
         shutdown_timeout_s=50.0,
         started_at=1.0,
         launcher=reference(os.getpid()),
@@ -95,10 +96,12 @@ def test_a_file_that_cannot_be_read_is_named_and_hurts_no_other_cluster(
 def test_an_unknown_name_is_told_with_the_names_there_are(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.claim(state("one"))
-    with pytest.raises(NoClusterError, match=r"no cluster named 'two' runs here \(running: one\)"):
+    with pytest.raises(NoClusterError, match=r"no cluster named 'two' runs here \(running: one\); name it: --name one"):
         store.read("two")
     store.forget("one")
     store.forget("one")
+    with pytest.raises(NoClusterError, match=r"\(running: none\); start it: pdserve up"):
+        store.read("two")
     assert store.all() == []
     assert store.find("one") is None
 
