@@ -23,7 +23,8 @@ from tests.transport_contract import NUM_BLOCKS, WAIT_S, End, make_end
 
 pytestmark = pytest.mark.integration
 over_both = pytest.mark.parametrize("tls", [None, "tcp"], ids=["shared_memory", "tcp"])
-NOT_YET_S = 0.3  # what has not happened by then waits for something
+NOT_YET_S = 0.2  # what has not happened by then waits for something
+IDLE_S = 0.5
 LAYOUT = KVLayout(num_layers=8, num_kv_heads=2, block_size=16, head_dim=64, dtype="float32")
 MIB_LAYOUT = KVLayout(num_layers=16, num_kv_heads=4, block_size=32, head_dim=64, dtype="float32")  # 1 MiB a block
 
@@ -153,9 +154,9 @@ def test_an_idle_pair_burns_no_cpu(tls: str | None) -> None:
         reader.call("read", "P", [1])
         source.call("keep_awake", False)
         before = [source.call("cpu_s"), reader.call("cpu_s")]
-        time.sleep(2.0)
+        time.sleep(IDLE_S)
         used = [source.call("cpu_s") - before[0], reader.call("cpu_s") - before[1]]
-        assert max(used) < 0.05, used
+        assert max(used) < 0.01 * IDLE_S, used  # polling takes 2 % at least
 
 
 @over_both
@@ -175,15 +176,13 @@ async def test_reads_do_not_block_the_event_loop(new_reader: Callable[..., End])
         connect(reader, source, "P")
         blocks = list(range(NUM_BLOCKS))
         reads = [reader.transport.read("P", blocks, reader.slot(i % 2)) for i in range(40)]  # 640 MiB
-        both = asyncio.gather(*map(asyncio.wrap_future, reads))
-        clock = asyncio.get_running_loop().time
-        started_at = last = clock()
-        longest_s = 0.0
-        while not both.done():
+        all_of_them = asyncio.gather(*map(asyncio.wrap_future, reads))
+        num_turns = 0
+        while not all_of_them.done():
             await asyncio.sleep(0)
-            longest_s = max(longest_s, clock() - last)
-            last = clock()
-        assert longest_s < max(0.02, (last - started_at) / 4), (longest_s, last - started_at)
+            num_turns += 1
+        all_of_them.result()
+        assert num_turns > 100 * len(reads)  # so the loop runs while bytes are copied, not only in between
 
 
 class TestAStoppedSource:
@@ -298,7 +297,7 @@ def test_a_reader_killed_while_it_reads_leaves_the_source_serving(
         assert torch.equal(reader.slot(0).memory[: MIB_LAYOUT.block_bytes], reader.cache.as_bytes()[2])
 
 
-def test_closing_with_a_read_in_doubt_kills_nobody() -> None:
+def test_closing_with_a_read_in_doubt_kills_nobody(new_reader: Callable[..., End]) -> None:
     """Not even the stopped peer, once it goes on: the agent is kept until the process ends."""
     with Child(Source, "P", "tcp") as source:
         reader = nixl_end("D", "tcp")
@@ -310,6 +309,8 @@ def test_closing_with_a_read_in_doubt_kills_nobody() -> None:
         assert not in_doubt.done()
         del reader
         source.resume()
-        assert source.call("cpu_s") > 0
-        time.sleep(NOT_YET_S)
+        another = new_reader("tcp")
+        connect(another, source, "P")
+        another.transport.read("P", [3], another.slot(0)).result(WAIT_S)
+        assert int(another.slot(0).memory[0]) == 4
         assert source.alive
