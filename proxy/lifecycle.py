@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from enum import StrEnum
 
+from proxy.attempt import Attempt
 from proxy.config import ProxyConfig
 from proxy.dispatcher import MAX_DEATHS, Dispatcher
 from proxy.errors import ApiError, ErrorCode
@@ -67,14 +68,12 @@ class Lifecycle:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(config.max_attempts, config.max_handoff_attempts)
-        self._placement: Placement | None = None
-        self._prefill: WorkerLink | None = None  # while it has to do with the current attempt
-        self._decode: WorkerLink | None = None
+        self._attempt: Attempt | None = None  # the newest
         self._waiter: Waiter | None = None
         self._deadline = self._loop.call_at(job.deadline_at, self._on_deadline)
 
     @property
-    def attempt(self) -> int:
+    def num_attempts(self) -> int:
         return self._budget.num_attempts
 
     @property
@@ -84,11 +83,7 @@ class Lifecycle:
     @property
     def route(self) -> Route | None:
         """The workers of the newest attempt, the current one or the last; None while no attempt was made."""
-        placement = self._placement
-        if placement is None:
-            return None
-        prefill = placement.prefill
-        return Route("p2p" if prefill else "local", placement.decode.worker, prefill.worker if prefill else None)
+        return None if self._attempt is None else self._attempt.route
 
     @property
     def timings(self) -> Timings:
@@ -111,69 +106,54 @@ class Lifecycle:
 
     def _place(self, placement: Placement) -> None:
         self._waiter = None
-        if self.attempt == 0:
+        if self.num_attempts == 0:
             self.progress.dispatched(self._loop.time())
         self._budget.begin_attempt()
-        self._placement, self._prefill, self._decode = placement, placement.prefill, placement.decode
+        attempt = self._attempt = Attempt(self.job, self.num_attempts, placement)
         self.phase = Phase.PREFILLING
         if placement.local_reason is not None:
             self._metrics.local_prefill.labels(placement.local_reason).inc()
         if self.progress.accepted:
             self._metrics.migrations.inc()
-        self._start(placement)
-
-    def _start(self, placement: Placement) -> None:
-        request = self.job.request(self.progress.accepted, self._loop.time())
-        prefill, decode = placement.prefill, placement.decode
-        start = worker_pb2.StartDecode(request=request, attempt=self.attempt, role_epoch=decode.role_epoch)
-        if prefill is not None:
-            ticket = self.job.ticket(self.attempt)
-            start.source.ticket.CopyFrom(ticket)
-            start.source.address = prefill.member.address
-            start.source.incarnation = prefill.incarnation
-            start.source.transport = placement.transport or ""
-            prefill.start(
-                worker_pb2.StartPrefill(request=request, ticket=ticket, role_epoch=prefill.role_epoch), self._listen
-            )
-        decode.start(start, self._listen)
+        attempt.start(self.progress.accepted, self._loop.time(), self._listen)
 
     def _listen(self, link: WorkerLink, event: LinkEvent) -> None:
-        if self.phase.is_end or link not in (self._prefill, self._decode):
+        attempt = self._attempt
+        if self.phase.is_end or attempt is None or not attempt.runs_on(link):
             return
-        if not isinstance(event, LinkLost) and event.attempt != self.attempt:
+        if not isinstance(event, LinkLost) and event.attempt != attempt.number:
             return
         try:
-            self._take(link, event)
+            self._take(attempt, link, event)
         except Exception:  # a fault here must cost this request only, not the link and all others on it
             logger.exception("request %s: fault in phase %s", self.job.request_id, self.phase.value)
             self.fail(ApiError(ErrorCode.INTERNAL, "a fault in the proxy; its log has the request id"))
 
-    def _take(self, link: WorkerLink, event: LinkEvent) -> None:
+    def _take(self, attempt: Attempt, link: WorkerLink, event: LinkEvent) -> None:
         match event:
             case worker_pb2.RequestTokens():
-                self._take_tokens(link, event)
+                self._take_tokens(attempt, link, event)
             case worker_pb2.PrefillProgress():
-                link.tally.left_queue(self.job.wire_id)
-                if self.phase is Phase.PREFILLING and self._decode is not None:
+                if self.phase is Phase.PREFILLING:
                     self.phase = Phase.TRANSFERRING
-                    self._decode.tally.prompt_computed(self.job.wire_id)
+                    attempt.prompt_computed()
                 self._dispatcher.pump()
             case worker_pb2.HandoffFailed():
                 is_full = event.reason in DECODE_WORKER_IS_FULL
-                self._handoff_failed("transfer", f"{event.reason}: {event.detail}", decode_is_full=is_full)
+                self._handoff_failed(attempt, "transfer", f"{event.reason}: {event.detail}", decode_is_full=is_full)
             case worker_pb2.RequestFailed():
-                self._take_refusal(link, event)
+                self._take_refusal(attempt, link, event)
             case LinkLost():
-                self._take_loss(link, event)
+                self._take_loss(attempt, link, event)
 
-    def _take_tokens(self, link: WorkerLink, tokens: worker_pb2.RequestTokens) -> None:
-        if tokens.index < len(self.progress.accepted) or link is not self._decode:
+    def _take_tokens(self, attempt: Attempt, link: WorkerLink, tokens: worker_pb2.RequestTokens) -> None:
+        if tokens.index < len(self.progress.accepted) or link is not attempt.decode:
             return
         if tokens.index > len(self.progress.accepted) or tokens.finish_reason not in ("", "stop", "length"):
-            self._decode_failed(f"{link.worker} sent tokens that do not follow")
+            self._decode_failed(attempt, f"{link.worker} sent tokens that do not follow")
             return
         if self.phase is not Phase.DECODING:
-            self._start_decoding(link, tokens.origin, is_last=bool(tokens.finish_reason))
+            self._start_decoding(attempt, link, tokens.origin, is_last=bool(tokens.finish_reason))
         piece = self._output.add(tokens.ids, tokens.finish_reason or None)
         index = len(self.progress.accepted)
         self.progress.accept(piece.ids, self._loop.time())
@@ -184,61 +164,57 @@ class Lifecycle:
             self.cancel(f"the client reads too slowly: over {limit} tokens (max_buffered_tokens) were waiting for it")
             return
         if piece.finish_reason is not None:
-            self._finish(piece, worker_is_done=bool(tokens.finish_reason))
+            self._finish(attempt, piece, worker_is_done=bool(tokens.finish_reason))
 
-    def _start_decoding(self, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
-        prefill_spoke = self.phase is Phase.TRANSFERRING
-        self.phase = Phase.DECODING
+    def _start_decoding(self, attempt: Attempt, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
         link.tally.left_queue(self.job.wire_id)
+        attempt.leave_prefill(aborts=is_last, still_queued=self.phase is Phase.PREFILLING)
+        self.phase = Phase.DECODING
         self.progress.decoding(origin)
-        if self._prefill is not None:
-            if not prefill_spoke:
-                self._prefill.tally.left_queue(self.job.wire_id)
-            if is_last:  # it may have ended without a read of the KV: nobody said so to P
-                self._prefill.abort(self.job.wire_id, self.attempt)
-            self._prefill.forget(self.job.wire_id)
-        self._prefill = None
         self._dispatcher.pump()
 
-    def _take_refusal(self, link: WorkerLink, failed: worker_pb2.RequestFailed) -> None:
+    def _take_refusal(self, attempt: Attempt, link: WorkerLink, failed: worker_pb2.RequestFailed) -> None:
         if failed.code in (worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_ROLE_CHANGED):
             link.tally.refused()
-            self._reroute(link, failed.message)
-        elif link is self._prefill:
-            self._handoff_failed("prefill", failed.message, for_good=failed.code == worker_pb2.FAILURE_INVALID)
+            self._reroute(attempt, link, failed.message)
+        elif link is attempt.prefill:
+            is_for_good = failed.code == worker_pb2.FAILURE_INVALID
+            self._handoff_failed(attempt, "prefill", failed.message, for_good=is_for_good)
         elif failed.code == worker_pb2.FAILURE_INVALID:
             self.fail(ApiError(ErrorCode.INVALID_ARGUMENT, failed.message, reason="context_length_exceeded"))
         elif failed.code == worker_pb2.FAILURE_DEADLINE:
             self._on_deadline()
         else:
-            self._decode_failed(failed.message)
+            self._decode_failed(attempt, failed.message)
 
-    def _reroute(self, link: WorkerLink, reason: str) -> None:
+    def _reroute(self, attempt: Attempt, link: WorkerLink, reason: str) -> None:
         """A worker that leaves, or changes, hands the request back: nothing failed there."""
         self._budget.avoid(link)
-        is_prefill = link is self._prefill
-        self._retry("prefill" if is_prefill else "decode", reason, keep=self._decode if is_prefill else None)
+        is_prefill = link is attempt.prefill
+        self._retry("prefill" if is_prefill else "decode", reason, keep=attempt.decode if is_prefill else None)
 
-    def _take_loss(self, link: WorkerLink, lost: LinkLost) -> None:
+    def _take_loss(self, attempt: Attempt, link: WorkerLink, lost: LinkLost) -> None:
         self._budget.link_lost(link)
-        if link is self._prefill:
-            self._handoff_failed("prefill", lost.reason)
+        if link is attempt.prefill:
+            self._handoff_failed(attempt, "prefill", lost.reason)
         else:
-            self._decode_failed(lost.reason)
+            self._decode_failed(attempt, lost.reason)
 
-    def _handoff_failed(self, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False) -> None:
+    def _handoff_failed(
+        self, attempt: Attempt, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False
+    ) -> None:
         """The prompt's KV did not come: another prefill worker, or after some of them the decode worker itself."""
         self._budget.handoff_failed(for_good=for_good)
-        self._budget.avoid(self._decode if decode_is_full or self._placement is None else self._placement.prefill)
-        self._retry(stage, reason, keep=None if decode_is_full else self._decode)
+        self._budget.avoid(attempt.decode if decode_is_full else attempt.prefill)
+        self._retry(stage, reason, keep=None if decode_is_full else attempt.decode)
 
-    def _decode_failed(self, reason: str) -> None:
+    def _decode_failed(self, attempt: Attempt, reason: str) -> None:
         """Another decode worker, or the same name's next incarnation, goes on after the last accepted token."""
-        self._budget.avoid(self._decode)
+        self._budget.avoid(attempt.decode)
         self._retry("decode", reason, keep=None)
 
     def _retry(self, stage: str, reason: str, *, keep: WorkerLink | None) -> None:
-        logger.info("request %s: attempt %d failed in %s: %s", self.job.request_id, self.attempt, stage, reason)
+        logger.info("request %s: attempt %d failed in %s: %s", self.job.request_id, self.num_attempts, stage, reason)
         self._leave_workers()
         try:
             constraints = self._budget.next_constraints(keep)
@@ -264,14 +240,11 @@ class Lifecycle:
     def _give_up(self, code: ErrorCode, message: str) -> None:
         self.fail(ApiError(code, message, reason="worker_lost"))
 
-    def _finish(self, piece: Piece, *, worker_is_done: bool) -> None:
-        if self._decode is not None and worker_is_done:
-            self._decode.forget(self.job.wire_id)
-            self._decode = None
-        route = self.route
+    def _finish(self, attempt: Attempt, piece: Piece, *, worker_is_done: bool) -> None:
+        if worker_is_done:
+            attempt.decode_ended()
         assert piece.finish_reason is not None
-        assert route is not None
-        self.events.push(FinishedEvent(piece.finish_reason, self.progress.usage, self.timings, route))
+        self.events.push(FinishedEvent(piece.finish_reason, self.progress.usage, self.timings, attempt.route))
         self._end(Phase.FINISHED, None)
 
     def _end(self, phase: Phase, error: ApiError | None) -> None:
@@ -288,11 +261,8 @@ class Lifecycle:
         self._on_end(self)
 
     def _leave_workers(self) -> None:
-        """Ends the current attempt wherever it still runs."""
-        for link in (self._prefill, self._decode):
-            if link is not None:
-                link.abort(self.job.wire_id, self.attempt)
-        self._prefill = self._decode = None
+        if self._attempt is not None:
+            self._attempt.leave()
 
     def _on_deadline(self) -> None:
         self.fail(

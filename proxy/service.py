@@ -220,7 +220,7 @@ class GenerationService:
             "queue_s=%.3f ttft_s=%.3f total_s=%.3f%s",
             *(lifecycle.job.request_id, lifecycle.end_code, path),
             *((route.prefill_worker, route.decode_worker) if route else (None, None)),
-            *(lifecycle.attempt, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+            *(lifecycle.num_attempts, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
             *(timings.queue_s, timings.time_to_first_token_s, timings.total_s),
             f": {lifecycle.error}" if lifecycle.error else "",
         )

@@ -17,9 +17,9 @@ import grpc
 
 from proxy.channel import open_channel
 from proxy.router import WorkerView
+from proxy.worker_service import Service, WorkerRefused
 from proxy.worker_tally import WorkerTally
-from rpc import control_pb2, worker_pb2, worker_pb2_grpc
-from rpc.worker_pb2 import PROTOCOL_VERSION
+from rpc import control_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +42,6 @@ Listener = Callable[["WorkerLink", LinkEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """One of a worker's two services."""
-
-    name: str
-    stub: Callable[[grpc.aio.Channel], Any]
-    command: Callable[..., Any]
-
-
-PREFILL = Service("Prefill", worker_pb2_grpc.PrefillStub, worker_pb2.PrefillCommand)
-DECODE = Service("Decode", worker_pb2_grpc.DecodeStub, worker_pb2.DecodeCommand)
-
-
-@dataclass(frozen=True, slots=True)
 class LinkTimes:
     """A link's deadlines and intervals, all in seconds."""
 
@@ -63,10 +50,6 @@ class LinkTimes:
     silent_s: float = 10.0  # a worker reports its load each second
     first_backoff_s: float = 0.1
     last_backoff_s: float = 3.0
-
-
-class WorkerRefused(Exception):
-    """The worker answered, but not as the one that is meant."""
 
 
 class WorkerLink:
@@ -182,7 +165,8 @@ class WorkerLink:
             call = self.service.stub(channel).Session()
             try:
                 async with asyncio.timeout(self._times.connect_s):
-                    await self._greet(call)
+                    welcome = await self.service.greet(call, self.member, self._proxy_incarnation)
+                self._open(welcome)
                 writer = asyncio.create_task(self._write(call))
                 try:
                     await self._read(call)
@@ -192,25 +176,7 @@ class WorkerLink:
             finally:
                 call.cancel()
 
-    async def _greet(self, call: Any) -> None:
-        hello = worker_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION,
-            proxy_incarnation=self._proxy_incarnation,
-            worker_incarnation=self.incarnation,
-        )
-        await call.write(self.service.command(hello=hello))
-        event = await call.read()
-        if event is grpc.aio.EOF or not event.HasField("welcome"):
-            raise WorkerRefused("the worker did not say welcome")
-        welcome = event.welcome
-        if welcome.protocol_version != PROTOCOL_VERSION:
-            raise WorkerRefused(
-                f"protocol_version {welcome.protocol_version} of the worker is not this proxy's {PROTOCOL_VERSION}"
-            )
-        if welcome.worker_incarnation != self.incarnation:
-            raise WorkerRefused(f"incarnation {welcome.worker_incarnation} answers instead of {self.incarnation}")
-        if welcome.role != self.member.role:
-            raise WorkerRefused("its role is not the one of the membership")
+    def _open(self, welcome: worker_pb2.Welcome) -> None:
         self.role_epoch = welcome.role_epoch
         self.max_model_len = welcome.max_model_len or None
         self._commands = asyncio.Queue()

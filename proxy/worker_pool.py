@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from proxy.worker_link import DECODE, PREFILL, LinkTimes, WorkerLink
+from proxy.worker_link import LinkTimes, WorkerLink
+from proxy.worker_service import DECODE, PREFILL
 from rpc import control_pb2, worker_pb2
 
 GRACE_S = 30.0

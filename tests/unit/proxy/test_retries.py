@@ -94,7 +94,7 @@ async def test_a_prefill_worker_that_is_lost_after_the_first_token_does_not_matt
     await cluster.until(lambda: not cluster.proxy.pool.prefill_links())
     cluster.decode.say(decode, b"b", index=1, finish="length")
     assert (await collect(request))[0] == "b"
-    assert request.attempt == 1
+    assert request.num_attempts == 1
 
 
 async def test_a_decode_worker_lost_before_its_first_token_is_replaced(make_cluster: MakeCluster) -> None:
@@ -179,7 +179,7 @@ async def test_a_request_that_was_at_two_workers_when_they_died_is_not_tried_aga
     cluster = await make_cluster(decode=3)
     request = await cluster.submit()
     lost = await lose_two_decode_workers(cluster)
-    await cluster.until(lambda: request.phase is Phase.QUEUED and request.attempt == 2)
+    await cluster.until(lambda: request.phase is Phase.QUEUED and request.num_attempts == 2)
     cluster.workers = [worker for worker in cluster.workers if worker not in lost]
     cluster.publish()
     with pytest.raises(ApiError, match="2 workers when they died") as failure:
@@ -192,7 +192,7 @@ async def test_a_link_that_comes_back_was_no_death(make_cluster: MakeCluster) ->
     cluster = await make_cluster(decode=3)
     request = await cluster.submit()
     first, second = await lose_two_decode_workers(cluster)
-    await cluster.until(lambda: request.phase is Phase.QUEUED and request.attempt == 2)
+    await cluster.until(lambda: request.phase is Phase.QUEUED and request.num_attempts == 2)
     await second.open_port()  # the same incarnation: only its links had broken
     await cluster.prefill.next_start()
     third, start = await started(cluster, "decode", of=3)

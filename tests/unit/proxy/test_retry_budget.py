@@ -6,7 +6,8 @@ import pytest
 
 from proxy.placement import Constraints
 from proxy.retry_budget import BudgetSpent, RetryBudget
-from proxy.worker_link import DECODE, LinkTimes, WorkerLink
+from proxy.worker_link import LinkTimes, WorkerLink
+from proxy.worker_service import DECODE
 from rpc import control_pb2
 
 
