@@ -12,7 +12,6 @@ import typer
 
 app = typer.Typer(
     name="pdserve",
-    help="Serve a large language model with prefill and decode on separate workers.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -26,6 +25,23 @@ Name = Annotated[str, typer.Option("--name", help="Which cluster, when this mach
 def _count(role: str) -> Any:
     text = f"Number of {role} workers; by default the file's."
     return typer.Option(min=0, max=64, help=text, metavar="N", show_default=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"pdserve {version('pdserve')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Serve a large language model with prefill and decode on separate workers."""
 
 
 @app.command()
@@ -90,7 +106,11 @@ def status(
 def logs(
     worker: Annotated[
         str | None,
-        typer.Argument(help="A worker (decode-0), controller, proxy or ray; without it, all.", show_default=False),
+        typer.Argument(
+            help="A worker (decode-0), controller, proxy or ray; without it, all.",
+            metavar="WORKER",
+            show_default=False,
+        ),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="The last lines of each.", metavar="N")] = 50,
     name: Name = "default",
@@ -103,7 +123,7 @@ def logs(
 
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help="What to say.")],
+    prompt: Annotated[str, typer.Argument(help="What to say.", metavar="PROMPT")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Of the answer.", metavar="N")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.", metavar="T")] = 0.0,
     seed: Annotated[
@@ -122,7 +142,7 @@ def generate(
 
 @app.command()
 def scale(
-    sizes: Annotated[list[str], typer.Argument(help="As in prefill=1 decode=2.", metavar="ROLE=N...")],
+    sizes: Annotated[list[str], typer.Argument(help="As in prefill=1 decode=2.", metavar="ROLE=N")],
     name: Name = "default",
 ) -> None:
     """Change the number of workers, and wait until they are there. Workers that leave finish what runs first."""

@@ -6,6 +6,7 @@ Every message names the file, the field, the value and the fix.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,10 @@ class DeployConfig(BaseModel):
         return self
 
 
-def load(file: Path, overrides: Mapping[str, object]) -> DeployConfig:
-    """`overrides` has dotted names, as in `cluster.pools.decode.replicas`. Raises ConfigError."""
+def load(file: Path, overrides: Mapping[str, object], options: Mapping[str, str] | None = None) -> DeployConfig:
+    """`overrides` has dotted names, as in `cluster.pools.decode.replicas`; `options` has the command line's option for
+    those that were not given with `--set`. Raises ConfigError."""
+    options = {name: (options or {}).get(name, "--set") for name in overrides}
     try:
         content = yaml.safe_load(file.read_text())
     except OSError as error:
@@ -84,11 +87,15 @@ def load(file: Path, overrides: Mapping[str, object]) -> DeployConfig:
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must hold a mapping with `cluster:` in it, not {type(content).__name__}")
     for name, value in overrides.items():
-        _set(content, name, value)
+        try:
+            _set(content, name, value)
+        except ConfigError as error:
+            raise ConfigError(f"{options[name]}: {error}") from error
     try:
         return DeployConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{file}: {line}" for line in _explained(error))) from error
+        lines = (f"{_origin(field, line, options) or file}: {line}" for field, line in _explained(error))
+        raise ConfigError("\n".join(lines)) from error
 
 
 def parse_setting(text: str) -> tuple[str, object]:
@@ -113,15 +120,26 @@ def _set(content: dict[str, Any], name: str, value: object) -> None:
     section[last] = value
 
 
-def _explained(error: ValidationError) -> list[str]:
-    """One line for each fault; one that a pool only inherited is told once."""
-    lines: dict[tuple[str, str], str] = {}
+def _origin(field: str, line: str, options: Mapping[str, str]) -> str | None:
+    """The option that gave what is wrong; None when it was the file."""
+    for name, option in options.items():
+        if f"{field}.".startswith(f"{name}."):
+            return option
+        is_section = not field or name.startswith(f"{field}.")  # a fault between settings names them in its sentence
+        if is_section and re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", line):
+            return option
+    return None
+
+
+def _explained(error: ValidationError) -> list[tuple[str, str]]:
+    """Field and line of each fault; one that a pool only inherited is told once."""
+    lines: dict[tuple[str, str], tuple[str, str]] = {}
     for fault in error.errors():
         field = ".".join(str(part) for part in fault["loc"])
         key = (str(fault["loc"][-1:]), f"{fault['msg']} {fault['input']!r}"[:200])
         line = _line(field, fault["type"], fault["msg"], fault["input"])
-        if key not in lines or len(line) < len(lines[key]):
-            lines[key] = line
+        if key not in lines or len(line) < len(lines[key][1]):
+            lines[key] = (field, line)
     return list(lines.values())
 
 

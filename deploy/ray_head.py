@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -21,6 +22,8 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
 OBJECT_STORE_BYTES = 80_000_000  # Ray's least; nothing of ours goes through it
+# What Ray's command says to whoever typed it: among others `ray stop`, which would end every Ray on the machine.
+CONSOLE_ADVICE = re.compile(r"\t(INFO|SUCC) (scripts|cli_output_helpers)\.py:\d+ -- ")
 TRIES = 3  # a port found free may be taken before Ray has it
 
 
@@ -107,9 +110,10 @@ class RayHead:
             file.write(secrets.token_hex(32))
 
 
-def last_lines(file: Path, count: int) -> str:
+def last_lines(file: Path, count: int, leave_out: re.Pattern[str] | None = None) -> str:
     """Of a log that may not exist yet."""
     try:
-        return "\n".join(file.read_text(errors="replace").splitlines()[-count:])
+        lines = file.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
+    return "\n".join([line for line in lines if leave_out is None or not leave_out.search(line)][-count:])

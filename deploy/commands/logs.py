@@ -6,7 +6,7 @@ import os
 
 from deploy.cluster_state import default_store
 from deploy.errors import CommandError
-from deploy.ray_head import last_lines
+from deploy.ray_head import CONSOLE_ADVICE, last_lines
 
 
 def run(name: str, worker: str | None, lines: int) -> None:
@@ -18,4 +18,4 @@ def run(name: str, worker: str | None, lines: int) -> None:
     for log in shown:
         if worker is None:
             print(f"==> {log} <==")
-        print(last_lines(log_dir / f"{log}.log", lines))
+        print(last_lines(log_dir / f"{log}.log", lines, leave_out=CONSOLE_ADVICE if log == "ray" else None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,21 +42,27 @@ class UpOptions:
     @property
     def overrides(self) -> dict[str, object]:
         """Of the configuration file, by dotted name."""
-        overrides: dict[str, object] = dict(parse_setting(text) for text in self.settings)
+        return dict(parse_setting(text) for text in self.settings) | {name: value for name, _, value in self._own()}
+
+    @property
+    def given_by(self) -> dict[str, str]:
+        """The option of each override that has one of its own."""
+        return {name: option for name, option, _ in self._own()}
+
+    def _own(self) -> Iterator[tuple[str, str, object]]:
         for role, count in self.replicas.items():
             if count is not None:
-                overrides[f"cluster.pools.{role}.replicas"] = count
+                yield f"cluster.pools.{role}.replicas", f"--{role}", count
         if self.model is not None:
-            overrides["cluster.model"] = self.model
+            yield "cluster.model", "--model", self.model
         if self.insecure:
-            overrides["proxy.insecure"] = True
-        return overrides
+            yield "proxy.insecure", "--insecure", True
 
 
 def run(options: UpOptions) -> None:
     console = Console(highlight=False)
     file = options.config or DEFAULT_FILE
-    config = load(file, options.overrides)
+    config = load(file, options.overrides, options.given_by)
     if options.with_prometheus:
         find_prometheus()
     store = default_store(os.environ)

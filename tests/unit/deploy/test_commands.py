@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from deploy.commands.up import UpOptions
 from deploy.errors import CommandError, show_errors
 from deploy.launch import make_folder, reachable
 from deploy.prometheus import SETTINGS_FILE, settings_for
+from deploy.ray_head import CONSOLE_ADVICE, last_lines
 from rpc import worker_pb2
 
 
@@ -64,7 +67,33 @@ def test_up_s_options_become_settings() -> None:
         "cluster.model": "/m",
         "proxy.insecure": True,
     }
+    assert up.given_by == {
+        "cluster.pools.prefill.replicas": "--prefill",
+        "cluster.pools.mixed.replicas": "--mixed",
+        "cluster.model": "--model",
+        "proxy.insecure": "--insecure",
+    }
     assert options().overrides == {}
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output.split()) == (0, ["pdserve", version("pdserve")])
+
+
+def test_ray_s_advice_is_left_out_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "ray.log"
+    log.write_text(
+        "2026-01-01 00:00:00,000\tINFO scripts.py:1142 -- To terminate the Ray runtime, run\n"
+        "2026-01-01 00:00:00,000\tINFO scripts.py:1143 --   ray stop\n"
+        "2026-01-01 00:00:00,000\tERR scripts.py:1300 -- Some Ray subprocesses exited unexpectedly:\n"
+        "a line of another kind\n"
+    )
+    shown = last_lines(log, 50, leave_out=CONSOLE_ADVICE).splitlines()
+    assert [line.partition(" -- ")[2] or line for line in shown] == [
+        "Some Ray subprocesses exited unexpectedly:",
+        "a line of another kind",
+    ]
 
 
 def test_sizes_are_read() -> None:
@@ -128,3 +157,14 @@ def test_the_folder_s_path_is_short_enough_for_ray_s_sockets(tmp_path: Path, mon
     assert len(str(folder)) <= 40
     assert list(deep.iterdir()) == []
     folder.rmdir()
+
+
+@pytest.mark.parametrize(("python", "says"), [("/bin/ls", "ls "), ("no-such-python", "there is no such program")])
+def test_a_chosen_python_that_does_not_fit_is_refused_in_one_line(python: str, says: str) -> None:
+    script = SETTINGS_FILE.with_name("install.sh")
+    done = subprocess.run(
+        [script], env={**os.environ, "PYTHON": python}, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"PYTHON={python} is no Python 3.11 ({says}")
+    assert len(done.stderr.splitlines()) == 1

@@ -82,10 +82,30 @@ def test_a_fault_in_the_shared_engine_settings_is_told_once() -> None:
     assert len(complaint({"cluster.engine.threads": 0}).splitlines()) == 1
 
 
-def test_every_fault_has_a_line_that_names_the_file() -> None:
-    lines = complaint({"cluster.engine.threads": 0, "proxy.http_port": 99999}).splitlines()
+def test_every_fault_has_a_line_that_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("cluster: {engine: {threads: 0}, pools: {decode: {replicas: 1}}}\nproxy: {http_port: 99999}\n")
+    lines = complaint({"cluster.model": "x"}, file).splitlines()
     assert len(lines) == 2
-    assert all(line.startswith(f"{DEFAULT_FILE}: ") for line in lines)
+    assert all(line.startswith(f"{file}: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "start"),
+    [
+        ({"proxy.http_port": 99999}, "--set: proxy.http_port is 99999"),
+        ({"proxy.http_port": 8001}, "--set: proxy.http_port and proxy.grpc_port are both"),
+        ({"proxy.host": "0.0.0.0"}, "--set: proxy: host 0.0.0.0"),
+        ({"cluster.model.name": "x"}, "--set: cluster.model.name cannot be set"),
+        ({"cluster.pools.decode.replicas": 0}, "--decode: cluster: pools has no worker"),
+        ({"cluster.model": 3, "cluster.host": "127.0.0.1"}, "--model: cluster.model is 3"),
+    ],
+)
+def test_a_fault_of_the_command_line_names_the_option(overrides: dict[str, object], start: str) -> None:
+    options = {"cluster.pools.decode.replicas": "--decode", "cluster.model": "--model"}
+    with pytest.raises(ConfigError) as error:
+        load(DEFAULT_FILE, overrides, options)
+    assert str(error.value).startswith(start)
 
 
 def test_insecure_opens_both_hosts() -> None:
