@@ -6,7 +6,6 @@ It polls only while a read may be open, on either side, and otherwise sleeps on 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.kv_cache import KVCache
+from kv_transfer.inbox import Command, Inbox
 from kv_transfer.nixl_agent import NixlAgent, ReadState, RemoteBlocks
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import TransferFailed
@@ -26,15 +26,6 @@ READING_POLL_S = 0.0002
 AWAKE_POLL_S = 0.001
 IN_DOUBT_POLL_S = 0.02  # of reads that have been running for longer than the next one
 IN_DOUBT_AFTER_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """`run` is called in the transport's thread; an error of it fails `future`. A connect waits for its peer to go."""
-
-    future: Future[None]
-    run: Callable[[], None]
-    connects: str | None = None  # the peer
 
 
 @dataclass(slots=True, eq=False)
@@ -85,9 +76,7 @@ class NixlTransport:
         self._awake = False
         self._closing_at: float | None = None
         self._on_failed = on_failed
-        self._why_ended = "the transport is closed"
-        self._ended = threading.Event()
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._inbox = Inbox()
         metadata: Future[bytes] = Future()
         ucx = {"TLS": ucx_tls, "NET_DEVICES": ucx_net_devices}
         self._thread = threading.Thread(
@@ -104,30 +93,24 @@ class NixlTransport:
 
     def connect(self, peer: str, metadata: bytes) -> Future[None]:
         connected: Future[None] = Future()
-        return self._submit(Command(connected, lambda: self._connect(peer, metadata, connected), connects=peer))
+        return self._inbox.put(Command(connected, lambda: self._connect(peer, metadata, connected), connects=peer))
 
     def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
         read: Future[None] = Future()
         read.set_running_or_notify_cancel()
-        return self._submit(Command(read, lambda: self._post(peer, blocks, slot, read)))
+        return self._inbox.put(Command(read, lambda: self._post(peer, blocks, slot, read)))
 
     def forget(self, peer: str) -> None:
-        self._submit(Command(Future(), lambda: self._forget(peer)))
+        self._inbox.put(Command(Future(), lambda: self._forget(peer)))
 
     def keep_awake(self, awake: bool) -> None:
         self._awake = awake
-        self._submit(Command(Future(), lambda: None))
+        self._inbox.put(Command(Future(), lambda: None))
 
     def close(self, timeout_s: float = 5.0) -> None:
         self._closing_at = time.monotonic() + timeout_s
-        self._submit(Command(Future(), lambda: None))
+        self._inbox.put(Command(Future(), lambda: None))
         self._thread.join(timeout_s + 1.0)
-
-    def _submit(self, command: Command) -> Future[None]:
-        self._inbox.put(command)
-        if self._ended.is_set():
-            self._refuse_pending()
-        return command.future
 
     def _main(self, make_agent: Callable[[], NixlAgent], metadata: Future[bytes]) -> None:
         try:
@@ -138,17 +121,18 @@ class NixlTransport:
             return
         try:
             while not self._may_end():
-                self._run_commands(self._poll_s())
+                for command in self._inbox.take(self._poll_s()):
+                    self._run(command)
                 if self._reads or self._awake:
                     self._progress()
         except Exception as error:
             logger.exception("the nixl transport failed")
-            self._why_ended = f"the nixl transport failed: {type(error).__name__}: {error}"
+            reason = f"the nixl transport failed: {type(error).__name__}: {error}"
             self._agent.leak()  # nothing is known of what it still does
-            self._refuse_all()
-            self._on_failed(self._why_ended)
+            self._refuse(reason)
+            self._on_failed(reason)
         else:
-            self._refuse_all()
+            self._refuse("the transport is closed")
             self._end()
 
     def _may_end(self) -> bool:
@@ -160,15 +144,6 @@ class NixlTransport:
         if self._awake:
             return AWAKE_POLL_S
         return IN_DOUBT_POLL_S if self._reads else None
-
-    def _run_commands(self, timeout_s: float | None) -> None:
-        try:
-            command = self._inbox.get(timeout=timeout_s)
-            while True:
-                self._run(command)
-                command = self._inbox.get_nowait()
-        except queue.Empty:
-            return
 
     def _run(self, command: Command) -> None:
         going = self._connections.get(command.connects) if command.connects is not None else None
@@ -258,28 +233,16 @@ class NixlTransport:
             self._agent.remove_peer(connection.blocks)
         except TransferFailed as error:
             logger.warning("nixl: %s", error)
-        for command in connection.again:
-            self._run(command)
+        finally:
+            for command in connection.again:
+                self._run(command)
 
-    def _refuse_all(self) -> None:
-        """Also of what comes later."""
+    def _refuse(self, reason: str) -> None:
+        """All that waits for this thread, except for reads in doubt, and all that comes later."""
         for connection in self._connections.values():
             for command in connection.again:
-                self._refuse(command)
-        self._ended.set()
-        self._refuse_pending()
-
-    def _refuse_pending(self) -> None:
-        while True:
-            try:
-                command = self._inbox.get_nowait()
-            except queue.Empty:
-                return
-            self._refuse(command)
-
-    def _refuse(self, command: Command) -> None:
-        if command.future.running() or command.future.set_running_or_notify_cancel():
-            command.future.set_exception(TransferFailed(self._why_ended))
+                command.refuse(reason)
+        self._inbox.close(reason)
 
     def _end(self) -> None:
         if self._reads:
