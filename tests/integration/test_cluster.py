@@ -25,8 +25,10 @@ import pytest
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.inference_client import Generation, text_request
 from deploy.ports import free_ports
-from deploy.processes import ProcessReference, marked, reference
+from deploy.processes import ProcessReference, command_of, in_sessions, marked, reference
+from engine.config import EngineConfig
 from engine.fake_runner import FakeModel
+from rpc import control_pb2, control_pb2_grpc
 from tests.fake_model import write_fake_model
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -47,7 +49,8 @@ class Shell:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
+        nowhere = {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}  # what is inside a cluster goes through no proxy
+        return {**os.environ, **nowhere, "XDG_STATE_HOME": str(self.folder), "COLUMNS": "200"}
 
     @property
     def store(self) -> StateStore:
@@ -253,6 +256,32 @@ def test_requests_that_run_on_a_worker_that_leaves_are_finished(cluster: Cluster
     assert all("attempts=1 " in line for line in ended[-4:])
 
 
+def test_requests_that_outlast_a_drain_go_on_elsewhere(cluster: Cluster) -> None:
+    assert cluster.shell.run("scale", "decode=2").returncode == 0
+    expected, _ = cluster.generate(num_tokens=500)
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(cluster.generate, num_tokens=500) for _ in range(4)]
+        cluster.until(lambda report: all(w["load"]["running"] for w in report["workers"] if w["role"] == "decode"))
+        with grpc.insecure_channel(cluster.state.controller_address) as channel:
+            control: Any = control_pb2_grpc.ControlStub(channel)
+            request = control_pb2.DrainRequest(worker="decode-1", timeout_s=0.01)
+            assert control.Drain(request, timeout=60).num_aborted > 0
+        assert [future.result()[0] for future in running] == [expected] * 4
+    cluster.until(all_ready({"prefill-0", "decode-0", "decode-2"}))
+    assert cluster.shell.run("scale", "decode=1").returncode == 0
+
+
+def test_the_last_worker_that_generates_cannot_be_scaled_away(cluster: Cluster) -> None:
+    done = cluster.shell.run("scale", "decode=0")
+    assert done.returncode == 1
+    assert "no worker that generates would be left" in done.stderr
+
+
+def test_the_context_is_what_the_workers_caches_hold(cluster: Cluster) -> None:
+    (model,) = httpx.get(f"{cluster.state.http_url}/v1/models", timeout=10).json()["data"]
+    assert model["max_model_len"] == 128 * EngineConfig().block_size < FakeModel().max_model_len
+
+
 def test_a_cluster_without_prefill_workers_still_answers(cluster: Cluster) -> None:
     expected, _ = cluster.generate()
     assert cluster.shell.run("scale", "prefill=0").returncode == 0
@@ -349,9 +378,10 @@ def test_a_failed_launch_prints_the_worker_s_last_lines_and_leaves_nothing(shell
     assert "could not start: UnsupportedModelError" in done.stderr
     assert "the last lines of its log:" in done.stderr
     assert "GPT2LMHeadModel" in done.stderr
+    assert "Traceback" not in done.stderr
     kept = shell.store.kept_logs("default")
     assert f"all logs are kept in {kept}" in done.stderr
-    assert "GPT2LMHeadModel" in (kept / "prefill-0.log").read_text()
+    assert "Traceback" in (kept / "prefill-0.log").read_text()
     assert "starting workers: 0 of 2 ready …" in done.stdout.splitlines()
     assert shell.store.find("default") is None
     assert _shared_memory() <= before
@@ -403,6 +433,19 @@ def test_a_second_ctrl_c_does_not_wait_for_what_runs(shell: Shell, tmp_path: Pat
     assert process.wait(60) == 0
     assert time.monotonic() - started < 25  # and not the 30 s that the request would have had
     process.stdout.close()
+    assert_nothing_left(shell, state, processes)
+
+
+def test_down_ends_what_a_killed_ray_head_left(shell: Shell, model: Path) -> None:
+    done = shell.run(*shell.up_arguments(model), "--name", "headless", "--detach")
+    assert done.returncode == 0, done.stderr
+    state = shell.store.read("headless")
+    assert state.head is not None
+    processes = [*marked(CLUSTER_VARIABLE, state.mark), *in_sessions([state.head])]
+    assert "ray::DashboardAgent" in {command_of(process.pid) for process in processes}
+    os.kill(state.head.pid, signal.SIGKILL)
+    done = shell.run("down", "--name", "headless")
+    assert done.returncode == 0, done.stderr
     assert_nothing_left(shell, state, processes)
 
 
