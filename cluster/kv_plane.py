@@ -44,7 +44,7 @@ class KVPlane:
         """Takes a moment: NIXL starts. `on_failed` is called, from any thread, when this incarnation cannot go on."""
         config, cache = spec.kv_transfer, engine.engine.cache
         ring = StagingRing(config, cache.block_bytes, spec.engine.device, on_exhausted=on_failed)
-        transport = NixlTransport(spec.incarnation, cache, ring, ucx_tls=config.ucx_tls, on_failed=on_failed)
+        transport = NixlTransport(spec.incarnation, cache, ring, config.ucx_tls, config.ucx_net_devices, on_failed)
         leases = LeaseTable(engine.engine, config, on_awake=transport.keep_awake)
         offer = TransportInfo(transport.name, transport.metadata())
         me = PeerInfo(spec.incarnation, compatibility(engine.engine), (offer,))

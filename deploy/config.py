@@ -92,10 +92,19 @@ def load(file: Path, overrides: Mapping[str, object], options: Mapping[str, str]
         except ConfigError as error:
             raise ConfigError(f"{options[name]}: {error}") from error
     try:
-        return DeployConfig.model_validate(content)
+        return _on_loopback(DeployConfig.model_validate(content))
     except ValidationError as error:
         lines = (f"{_origin(field, line, options) or file}: {line}" for field, line in _explained(error))
         raise ConfigError("\n".join(lines)) from error
+
+
+def _on_loopback(config: DeployConfig) -> DeployConfig:
+    """NIXL's data plane has no authentication: where all else listens on loopback, so does it."""
+    transfer = config.cluster.kv_transfer
+    if transfer.ucx_net_devices is not None or not is_loopback(config.cluster.host):
+        return config
+    cluster = config.cluster.model_copy(update={"kv_transfer": transfer.model_copy(update={"ucx_net_devices": "lo"})})
+    return config.model_copy(update={"cluster": cluster})
 
 
 def parse_setting(text: str) -> tuple[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.config import DEFAULT_FILE, ConfigError, DeployConfig, load, parse_setting
+from deploy.config import DEFAULT_FILE, ConfigError, load, parse_setting
 from deploy.launch import with_ports
 
 
@@ -148,9 +148,10 @@ def test_every_setting_in_the_default_file_has_a_reader() -> None:
     assert set(content) == {"cluster", "proxy", "prometheus"}
 
 
-def test_the_default_file_sets_nothing_but_the_number_of_workers_otherwise_than_the_code() -> None:
-    replicas = {"prefill": {"replicas": 1}, "decode": {"replicas": 1}}
-    assert load(DEFAULT_FILE, {}) == DeployConfig.model_validate({"cluster": {"pools": replicas}})
+def test_the_default_file_sets_nothing_but_the_number_of_workers_otherwise_than_the_code(tmp_path: Path) -> None:
+    shortest = tmp_path / "shortest.yaml"
+    shortest.write_text("cluster: {pools: {prefill: {replicas: 1}, decode: {replicas: 1}}}")
+    assert load(DEFAULT_FILE, {}) == load(shortest, {})
 
 
 def test_a_port_of_0_becomes_a_free_one_and_another_stays() -> None:
@@ -159,3 +160,11 @@ def test_a_port_of_0_becomes_a_free_one_and_another_stays() -> None:
     assert 0 not in (chosen.cluster.controller_port, chosen.proxy.http_port)
     assert chosen.cluster.controller_port != chosen.proxy.http_port
     assert chosen.proxy.grpc_port == 8001
+
+
+def test_the_data_plane_listens_on_loopback_where_all_else_does() -> None:
+    assert load(DEFAULT_FILE, {}).cluster.kv_transfer.ucx_net_devices == "lo"
+    told = {"cluster.kv_transfer.ucx_net_devices": "eth0"}
+    assert load(DEFAULT_FILE, told).cluster.kv_transfer.ucx_net_devices == "eth0"
+    open_to_others = {"cluster.host": "10.1.2.3", "proxy.insecure": True}
+    assert load(DEFAULT_FILE, open_to_others).cluster.kv_transfer.ucx_net_devices is None
