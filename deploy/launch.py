@@ -6,6 +6,7 @@ It is up when a real generation has come back through the proxy, not before.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -48,6 +49,7 @@ PROXY_TIMEOUT_S = 60.0
 FIRST_GENERATION_TIMEOUT_S = 120.0
 POLL_S = 0.1
 NUM_LOG_LINES = 20
+TRACEBACK = re.compile(r"^(\s|$|Traceback |The above exception|During handling)")  # the kept log has it
 PROXY_STOP_MARGIN_S = 5.0
 MOST_PROXY_STARTS = 2
 
@@ -249,7 +251,7 @@ class Launch:
             raise LaunchError(self._last_words(state, "proxy", f"the first generation failed: {error}")) from error
 
     def _last_words(self, state: ClusterState, process: str, error: str) -> str:
-        lines = last_lines(state.log_dir / f"{process}.log", NUM_LOG_LINES)
+        lines = last_lines(state.log_dir / f"{process}.log", NUM_LOG_LINES, leave_out=TRACEBACK)
         return f"{process} could not start: {error}\nthe last lines of its log:\n{lines}"
 
 

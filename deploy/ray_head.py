@@ -23,7 +23,7 @@ STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
 OBJECT_STORE_BYTES = 80_000_000  # Ray's least; nothing of ours goes through it
 # What Ray's command says to whoever typed it: among others `ray stop`, which would end every Ray on the machine.
-CONSOLE_ADVICE = re.compile(r"\t(INFO|SUCC) (scripts|cli_output_helpers)\.py:\d+ -- ")
+CONSOLE_ADVICE = re.compile(r"\t(INFO|SUCC) (scripts|cli_output_helpers|usage_lib)\.py:\d+ -- ")
 TRIES = 3  # a port found free may be taken before Ray has it
 
 
