@@ -13,9 +13,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP become KeyboardInterrupt, as SIGINT is."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    """SIGTERM and SIGHUP become KeyboardInterrupt, as SIGINT is; one that was to be ignored still is, as with nohup."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
 
 
 def only_ctrl_c() -> None:

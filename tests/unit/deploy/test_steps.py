@@ -44,6 +44,12 @@ def test_a_signal_ends_a_command(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
+def test_a_command_under_nohup_outlives_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupt_on_signals()
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
 def test_while_it_ends_only_ctrl_c_counts() -> None:
     only_ctrl_c()
     os.kill(os.getpid(), signal.SIGTERM)
