@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from cluster.request_stream import Identity
-from cluster.spec import WorkerSpec
+from cluster.spec import ROLES, WorkerSpec
 from rpc import worker_pb2
-
-ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
 
 
 class Admission:

@@ -177,7 +177,10 @@ class Lifecycle:
         if failed.code in (worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_ROLE_CHANGED):
             link.tally.refused()
             self._reroute(attempt, link, failed.message)
-        elif link is attempt.prefill:
+            return
+        if failed.code == worker_pb2.FAILURE_INTERNAL:
+            self._budget.failed_inside()
+        if link is attempt.prefill:
             is_for_good = failed.code == worker_pb2.FAILURE_INVALID
             self._handoff_failed(attempt, "prefill", failed.message, for_good=is_for_good)
         elif failed.code == worker_pb2.FAILURE_INVALID:

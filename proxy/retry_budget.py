@@ -10,6 +10,7 @@ from proxy.placement import Constraints
 from proxy.worker_link import WorkerLink
 
 HANDOFF_FAILED = "handoff_failed"
+MAX_FAILED_INSIDE = 2  # fewer than the failed steps in a row that end an engine: no request can end one
 
 
 class BudgetSpent(Exception):
@@ -24,6 +25,7 @@ class RetryBudget:
         self._max_attempts = max_attempts
         self._max_handoff_attempts = max_handoff_attempts
         self._num_failed_handoffs = 0
+        self._num_failed_inside = 0
         self._lost: frozenset[str] = frozenset()
         self._avoid: frozenset[str] = frozenset()
 
@@ -33,6 +35,10 @@ class RetryBudget:
     def handoff_failed(self, *, for_good: bool = False) -> None:
         """The prompt's KV did not come; `for_good`: nor would it from another prefill worker."""
         self._num_failed_handoffs = self._max_handoff_attempts if for_good else self._num_failed_handoffs + 1
+
+    def failed_inside(self) -> None:
+        """A worker could not compute the request, though nothing is wrong with it that the worker could name."""
+        self._num_failed_inside += 1
 
     def avoid(self, link: WorkerLink | None) -> None:
         """From now on any other worker is better than this one."""
@@ -45,6 +51,8 @@ class RetryBudget:
 
     def next_constraints(self, keep: WorkerLink | None) -> Constraints:
         """Where to try next, on the decode worker `keep` if it can be. Raises BudgetSpent."""
+        if self._num_failed_inside >= MAX_FAILED_INSIDE:
+            raise BudgetSpent(f"{self._num_failed_inside} workers failed on this request")
         if self.num_attempts >= self._max_attempts:
             raise BudgetSpent(f"{self.num_attempts} attempts failed (max_attempts)")
         local = self._num_failed_handoffs >= self._max_handoff_attempts

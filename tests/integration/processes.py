@@ -23,7 +23,7 @@ import grpc
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.admission import ROLES
+from cluster.spec import ROLES, RoleName
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ class StaticController(control_pb2_grpc.MembershipServicer):
 @dataclass
 class WorkerProcess:
     name: str
-    role: str
+    role: RoleName
     process: subprocess.Popen[str]
     addresses: dict[str, Any]
 
@@ -128,7 +128,7 @@ class Processes:
         self.grpc = ""
         self._proxy: subprocess.Popen[str] | None = None
 
-    def start_worker(self, role: str, name: str = "", **fields: Any) -> WorkerProcess:
+    def start_worker(self, role: RoleName, name: str = "", **fields: Any) -> WorkerProcess:
         name = name or f"{role}-{sum(1 for w in self.workers if w.role == role)}"
         spec = {
             "name": name,
@@ -158,8 +158,10 @@ class Processes:
 
     def start_workers(self, prefill: int = 1, decode: int = 1) -> None:
         with ThreadPoolExecutor(prefill + decode) as pool:
-            roles = [("prefill", n) for n in range(prefill)] + [("decode", n) for n in range(decode)]
-            list(pool.map(lambda role: self.start_worker(role[0], f"{role[0]}-{role[1]}"), roles))
+            starting = [pool.submit(self.start_worker, "prefill", f"prefill-{n}") for n in range(prefill)]
+            starting += [pool.submit(self.start_worker, "decode", f"decode-{n}") for n in range(decode)]
+            for started in starting:
+                started.result()
 
     def replace(self, worker: WorkerProcess) -> WorkerProcess:
         """What the controller does after a death: the same worker as a new incarnation."""

@@ -250,17 +250,14 @@ async def test_a_worker_that_does_not_admit_is_left_alone_until_it_says_otherwis
     await cluster.until(lambda: len(cluster.proxy.pool.decode_links()) == 2)
 
 
-@pytest.mark.parametrize("code", [worker_pb2.FAILURE_DRAINING, worker_pb2.FAILURE_INTERNAL])
-async def test_a_stream_that_its_worker_hands_back_goes_on_elsewhere(
-    make_cluster: MakeCluster, code: worker_pb2.FailureCode
-) -> None:
+async def test_a_stream_that_its_worker_hands_back_goes_on_elsewhere(make_cluster: MakeCluster) -> None:
     cluster = await make_cluster(prefill=0, decode=4)
     request = await cluster.submit()
     for index, text in enumerate((b"a", b"b", b"c")):  # more often than workers may die
         worker, start = await started(cluster, "decode", of=4)
         assert bytes(start.request.output_ids) == b"abc"[:index]
         worker.say(start, text, index=index)
-        worker.failed(start, code)
+        worker.failed(start, worker_pb2.FAILURE_DRAINING)
     worker, start = await started(cluster, "decode", of=4)
     worker.say(start, b"d", index=3, finish="length")
     assert (await collect(request))[0] == "abcd"
@@ -283,6 +280,18 @@ async def test_a_prompt_that_a_prefill_worker_can_never_take_is_left_to_the_deco
     prefill, _ = await cluster.starts()
     cluster.prefill.failed(prefill, worker_pb2.FAILURE_INVALID, "too long for me")
     assert not (await cluster.decode.next_start()).HasField("source")
+
+
+async def test_a_request_that_two_workers_failed_on_does_not_walk_on(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = await make_cluster(prefill=0, decode=4)
+    request = await cluster.submit()
+    for _ in range(2):
+        worker, start = await started(cluster, "decode", of=4)
+        worker.failed(start, worker_pb2.FAILURE_INTERNAL, "no kernel")
+    with pytest.raises(ApiError, match=r"2 workers failed on this request.*no kernel"):
+        await collect(request)
 
 
 async def test_a_worker_that_failed_inside_is_replaced(make_cluster: MakeCluster) -> None:
