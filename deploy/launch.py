@@ -11,7 +11,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -21,6 +20,8 @@ from pathlib import Path
 from time import monotonic, sleep, time
 
 from cluster.spec import ControllerSettings, ProxySpec
+from deploy.cluster_folder import keep_logs, make_folder
+from deploy.cluster_ports import listening_hosts, wanted_ports, with_ports
 from deploy.cluster_state import (
     CLUSTER_VARIABLE,
     START_BESIDE,
@@ -34,10 +35,9 @@ from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
 from deploy.model_store import default_cache_dir, resolve_model
-from deploy.port_check import WantedPort, check_ports
-from deploy.ports import free_ports
+from deploy.port_check import check_ports
 from deploy.processes import reference
-from deploy.prometheus import PROMETHEUS_HOST, start_prometheus
+from deploy.prometheus import start_prometheus
 from deploy.ray_head import RayHead, last_lines
 from deploy.tear_down import tear_down
 from proxy.address import join_host_port
@@ -74,11 +74,7 @@ class Launch:
     ) -> None:
         self._options = options
         self._store = store
-        any_port = [
-            ("cluster.controller_port", options.config.cluster.host),
-            ("proxy.http_port", options.config.proxy.host),
-        ]
-        check_ports([WantedPort(setting, host, 0) for setting, host in any_port], store)
+        check_ports(listening_hosts(options.config), store)
         self._config = with_ports(options.config)
         self._environment = environment
         self._say = say
@@ -105,15 +101,8 @@ class Launch:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep_logs(self) -> Path | None:
-        """Where they are after `undo`, with those of Ray's own processes; None when nothing was logged."""
-        logs, kept = self._folder / "logs", self._store.kept_logs(self._options.name)
-        if not logs.exists():
-            return None
-        shutil.rmtree(kept, ignore_errors=True)  # of the launch before
-        shutil.copytree(logs, kept)
-        for session in (self._folder / "ray").glob("session_*_*"):
-            shutil.copytree(session / "logs", kept / "ray", symlinks=True, dirs_exist_ok=True)
-        return kept
+        """Where they are after `undo`; None when nothing was logged."""
+        return keep_logs(self._folder, self._store.kept_logs(self._options.name))
 
     def _make_room(self) -> None:
         """The name and the ports must be free. What a crash left of this name is removed."""
@@ -127,18 +116,7 @@ class Launch:
         if left is not None:
             self._say(f"removing what is left of an earlier {left.name!r}")
             tear_down(left, self._store)
-        check_ports(self._ports(), self._store)
-
-    def _ports(self) -> list[WantedPort]:
-        cluster, proxy = self._config.cluster, self._config.proxy
-        ports = [
-            WantedPort("cluster.controller_port", cluster.host, cluster.controller_port),
-            WantedPort("proxy.http_port", proxy.host, proxy.http_port),
-            WantedPort("proxy.grpc_port", proxy.host, proxy.grpc_port),
-        ]
-        if self._options.with_prometheus:
-            ports.append(WantedPort("prometheus.port", PROMETHEUS_HOST, self._config.prometheus.port))
-        return ports
+        check_ports(wanted_ports(self._config, with_prometheus=self._options.with_prometheus), self._store)
 
     def _claim(self) -> ClusterState:
         state = ClusterState(
@@ -195,7 +173,9 @@ class Launch:
         except subprocess.TimeoutExpired as error:
             raise LaunchError(f"the controller did not start within {CONTROLLER_TIMEOUT_S:g} s") from error
         if done.returncode != 0:
-            check_ports(self._ports()[:1], self._store)  # two launches at once: the other has it
+            check_ports(
+                wanted_ports(self._config, with_prometheus=False)[:1], self._store
+            )  # two launches at once: the other has it
             said = last_lines(self._folder / "logs" / "controller.log", NUM_LOG_LINES)
             raise LaunchError("\n".join(part for part in (done.stderr.strip(), said) if part))
 
@@ -253,29 +233,6 @@ class Launch:
     def _last_words(self, state: ClusterState, process: str, error: str) -> str:
         lines = last_lines(state.log_dir / f"{process}.log", NUM_LOG_LINES, leave_out=TRACEBACK)
         return f"{process} could not start: {error}\nthe last lines of its log:\n{lines}"
-
-
-def with_ports(config: DeployConfig) -> DeployConfig:
-    """Of the cluster and the proxy, a port of 0 becomes a free one."""
-    cluster, proxy = config.cluster, config.proxy
-    controller_port, grpc_port, http_port = free_ports([cluster.host, proxy.host, proxy.host])
-    return config.model_copy(
-        update={
-            "cluster": cluster.model_copy(update={"controller_port": cluster.controller_port or controller_port}),
-            "proxy": proxy.model_copy(
-                update={"grpc_port": proxy.grpc_port or grpc_port, "http_port": proxy.http_port or http_port}
-            ),
-        }
-    )
-
-
-def make_folder() -> Path:
-    """A new one, its path short: Ray puts sockets below it, and their paths may have 107 characters."""
-    folder = Path(tempfile.mkdtemp(prefix="pdserve-"))
-    if len(str(folder)) > 40:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="pdserve-", dir="/tmp"))
-    return folder
 
 
 def reachable(host: str) -> str:

@@ -18,11 +18,12 @@ from cluster.fleet import WorkerState
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses, Member
 from deploy.cli import app
+from deploy.cluster_folder import keep_logs, make_folder
 from deploy.cluster_report import worker_part
 from deploy.commands.scale import growth_first, parse_sizes
 from deploy.commands.up import UpOptions
 from deploy.errors import CommandError, show_errors
-from deploy.launch import make_folder, reachable
+from deploy.launch import reachable
 from deploy.prometheus import SETTINGS_FILE, settings_for
 from deploy.ray_head import CONSOLE_ADVICE, last_lines
 from rpc import worker_pb2
@@ -168,3 +169,16 @@ def test_a_chosen_python_that_does_not_fit_is_refused_in_one_line(python: str, s
     assert done.returncode == 1
     assert done.stderr.startswith(f"PYTHON={python} is no Python 3.11 ({says}")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_logs_of_a_failed_launch_replace_those_of_the_one_before(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "cluster", tmp_path / "state" / "kept"
+    assert keep_logs(folder, kept) is None
+    for name in ("first", "second"):
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        (folder / "logs" / f"{name}.log").write_text(name)
+        (folder / "ray" / "session_1_2" / "logs").mkdir(parents=True, exist_ok=True)
+        (folder / "ray" / "session_1_2" / "logs" / "gcs.out").write_text(name)
+        assert keep_logs(folder, kept) == kept
+        (folder / "logs" / f"{name}.log").unlink()
+    assert sorted(str(file.relative_to(kept)) for file in kept.rglob("*.*")) == ["ray/gcs.out", "second.log"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.cluster_ports import with_ports
 from deploy.config import DEFAULT_FILE, ConfigError, load, parse_setting
-from deploy.launch import with_ports
 
 
 def complaint(overrides: dict[str, object], file: Path = DEFAULT_FILE) -> str:
