@@ -24,12 +24,8 @@ step lint ruff check .
 step types mypy
 step unit pytest -q -rs tests/unit
 step integration pytest -q -rs --durations=10 tests/integration
-if compgen -G "tests/drill/test_*.py" >/dev/null; then
-    step drill pytest -q -rs --durations=5 tests/drill
-else
-    echo "==> drill: there is none yet"
-fi
-echo "==> gpu: not run here; on a machine with one: .venv/bin/pytest tests/gpu"
+step drill pytest -q -rs --durations=5 tests/drill
+echo "==> gpu: not run here; on a machine with one: PYTHON=.venv/bin/python tests/gpu/run.sh"
 step "nothing left behind" python -m tests.leftovers after "$left"
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -1,4 +1,4 @@
-"""What clients may send, and what they get: field reports D18 and D23, and bad input of every kind."""
+"""What clients may send, and what they get: absent and odd token limits, empty prompts, bad input of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field report D12: peers that restart, move, or are cut off from one partner only."""
+"""Peers that restart, move, or are cut off from one partner only."""
 
 from __future__ import annotations
 
