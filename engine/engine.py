@@ -110,13 +110,6 @@ class Engine:
         self._forget_ended([output])
         return output
 
-    def release(self, request_id: str) -> None:
-        """A HELD request has been read, or never will be: its blocks fall back to the cache."""
-        request = self._known(request_id)
-        if request.state is not RequestState.HELD:
-            raise UnknownRequest(f"request {request_id} is {request.state.value}, not held")
-        self.abort(request_id)
-
     def step(self) -> StepResult:
         """Schedule, compute, finish: one whole step in the calling thread."""
         schedule = self.schedule()

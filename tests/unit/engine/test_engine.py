@@ -120,7 +120,7 @@ def test_a_prefill_request_is_held_after_its_first_token(new_engine: NewEngine, 
     engine.add(request)
     assert run_to_end(engine) == {"r0": FakeRunner.expected(range(10), 1)}
     assert request.state is RequestState.HELD
-    engine.release("r0")
+    engine.abort("r0")
     engine.check_integrity()
     assert engine.pool.counts().used == 0
 
@@ -138,7 +138,7 @@ def test_an_opened_prompt_takes_the_blocks_of_one_that_nobody_opened(
     engine.pin(opened.request_id)
     assert run_to_end(engine)[opened.request_id] == FakeRunner.expected(range(50, 74), 1)
     assert unread.state is RequestState.WAITING
-    engine.release(opened.request_id)
+    engine.abort(opened.request_id)
     assert run_to_end(engine)[unread.request_id] == FakeRunner.expected(range(20), 1)
 
 
@@ -202,16 +202,13 @@ def test_transfers_wait_on_a_bounded_share_of_the_blocks(new_engine: NewEngine, 
     assert [r.request_id for r in engine.step().reserved] == ["r2"]
 
 
-def test_only_a_receiving_request_is_accepted_and_only_a_held_one_released(
-    new_engine: NewEngine, new_request: RequestFactory
-) -> None:
+def test_only_a_receiving_request_is_accepted(new_engine: NewEngine, new_request: RequestFactory) -> None:
     engine = new_engine()
     engine.add(new_request(range(3)))
     with pytest.raises(UnknownRequest, match="waiting, not receiving"):
         engine.accept("r0", 1)
-    with pytest.raises(UnknownRequest, match="waiting, not held"):
-        engine.release("r0")
-    assert not engine.abort("nobody")
+    assert engine.abort("r0")
+    assert not engine.abort("r0")
 
 
 def test_a_batch_that_the_model_cannot_run_fails_its_requests_only(
