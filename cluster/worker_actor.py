@@ -44,9 +44,6 @@ class WorkerActor:
         self._addresses: Addresses | None = None
         self._is_draining = False
 
-    async def pid(self) -> int:
-        return os.getpid()
-
     async def start(self) -> Addresses:
         """Raises what `Worker.start` does; the log keeps where."""
         try:
