@@ -1,44 +1,47 @@
-"""Signals that end a command: all of them raise KeyboardInterrupt at first, and only Ctrl-C counts while it ends."""
+"""Signals that end a command: the first raises KeyboardInterrupt; from then on a Ctrl-C only says that there is a hurry.
+
+So nothing can break off an ending half way: who waits in it asks `hurried`.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from time import monotonic
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+UNWIND_S = 5.0  # between the interrupt and the ending; after that it was lost on the way, and is raised again
 
 
-def interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP become KeyboardInterrupt, as SIGINT is; one that was to be ignored still is, as with nohup."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+class Interrupts:
+    """Maintains whether the command is ending, and whether its wait for what runs is to be cut short."""
 
+    def __init__(self) -> None:
+        self.hurried = threading.Event()
+        self._raised_at = -math.inf
+        self._ending = False
 
-def only_ctrl_c() -> None:
-    """A closing terminal sends SIGHUP more than once, a supervisor SIGTERM: what is ending already goes on."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    def install(self) -> None:
+        """SIGTERM and SIGHUP count as Ctrl-C does; one that was to be ignored still is, as with nohup."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
 
+    def end(self) -> None:
+        """The command ends by itself now: no signal raises any more."""
+        self._ending = True
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Whatever is sent, what happens here is finished; every step of it has its own deadline."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    if number == signal.SIGHUP:  # the terminal is gone, and writing to it an error
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
-    raise KeyboardInterrupt
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._ending or monotonic() - self._raised_at < UNWIND_S:
+            if number == signal.SIGINT:  # a closing terminal sends SIGHUP more than once, a supervisor SIGTERM
+                self.hurried.set()
+            return
+        self._raised_at = monotonic()
+        if number == signal.SIGHUP:  # the terminal is gone, and writing to it an error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(nowhere, stream.fileno())
+        raise KeyboardInterrupt

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from time import monotonic, sleep, time
 
 from cluster.spec import ControllerSettings, ProxySpec
@@ -70,7 +71,12 @@ class Launch:
     """Maintains the cluster's state file from the first step on. `say` shows the step to whoever waits."""
 
     def __init__(
-        self, options: LaunchOptions, store: StateStore, environment: Mapping[str, str], say: Callable[[str], None]
+        self,
+        options: LaunchOptions,
+        store: StateStore,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        hurried: Event,
     ) -> None:
         self._options = options
         self._store = store
@@ -78,6 +84,7 @@ class Launch:
         self._config = with_ports(options.config)
         self._environment = environment
         self._say = say
+        self._hurried = hurried  # set: what runs is not waited for when it is undone
         self._mark = secrets.token_hex(8)
         self._folder = make_folder()
 
@@ -97,7 +104,7 @@ class Launch:
             state = self._store.find(self._options.name)
             if state is not None and state.mark == self._mark:
                 self._say(f"ending: up to {state.drain_timeout_s:g} s for what runs; Ctrl-C again ends it now")
-                tear_down(state, self._store)
+                tear_down(state, self._store, self._hurried)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep_logs(self) -> Path | None:
@@ -115,7 +122,7 @@ class Launch:
             )
         if left is not None:
             self._say(f"removing what is left of an earlier {left.name!r}")
-            tear_down(left, self._store)
+            tear_down(left, self._store, self._hurried)
         check_ports(wanted_ports(self._config, with_prometheus=self._options.with_prometheus), self._store)
 
     def _claim(self) -> ClusterState:

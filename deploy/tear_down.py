@@ -1,45 +1,48 @@
 """One cluster ended: what runs may finish, then every process, file and state of it goes.
 
-Each step has a deadline and the next is taken whatever came of it; it may be called twice. Ctrl-C ends the wait for
+Each step has a deadline and the next is taken whatever came of it; it may be called twice. A hurry ends the wait for
 what runs; the rest is always done.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 from contextlib import suppress
 from time import monotonic
 
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.control_client import ControlClient, ControllerUnreachableError
-from deploy.interrupts import uninterrupted
 from deploy.processes import in_sessions, marked
 from deploy.ray_head import STOP_TIMEOUT_S
 
+HURRY_POLL_S = 0.1  # a signal is heard between two of these
 LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node is gone
 
 
-def tear_down(state: ClusterState, store: StateStore) -> None:
-    with suppress(KeyboardInterrupt):
-        if state.head is not None and state.head.is_alive:
-            _shut_down(state)
-    with uninterrupted():
-        if state.head is not None:
-            state.head.stop(STOP_TIMEOUT_S)
-        if state.prometheus is not None:
-            state.prometheus.stop(STOP_TIMEOUT_S)
-        _end_leftovers(state)
-        shutil.rmtree(state.folder, ignore_errors=True)
-        store.forget(state.name)
+def tear_down(state: ClusterState, store: StateStore, hurried: threading.Event) -> None:
+    if state.head is not None and state.head.is_alive:
+        _shut_down(state, hurried)
+    if state.head is not None:
+        state.head.stop(STOP_TIMEOUT_S)
+    if state.prometheus is not None:
+        state.prometheus.stop(STOP_TIMEOUT_S)
+    _end_leftovers(state)
+    shutil.rmtree(state.folder, ignore_errors=True)
+    store.forget(state.name)
 
 
-def _shut_down(state: ClusterState) -> None:
-    """Asks the controller; one that does not answer is ended with the rest."""
-    with ControlClient(state.controller_address) as client:
-        try:
-            client.shut_down(state.shutdown_timeout_s)
-        except ControllerUnreachableError:
-            return
+def _shut_down(state: ClusterState, hurried: threading.Event) -> None:
+    """Asks the controller; one that does not answer, or not before there is a hurry, is ended with the rest."""
+    asking = threading.Thread(target=_ask, args=(state,), daemon=True)
+    asking.start()
+    while asking.is_alive() and not hurried.is_set():
+        asking.join(HURRY_POLL_S)
+
+
+def _ask(state: ClusterState) -> None:
+    with suppress(ControllerUnreachableError), ControlClient(state.controller_address) as client:
+        client.shut_down(state.shutdown_timeout_s)
 
 
 def _end_leftovers(state: ClusterState) -> None:

@@ -7,7 +7,7 @@ import os
 from rich.console import Console
 
 from deploy.cluster_state import NoClusterError, default_store
-from deploy.interrupts import interrupt_on_signals
+from deploy.interrupts import Interrupts
 from deploy.steps import Steps
 from deploy.tear_down import tear_down
 
@@ -21,8 +21,10 @@ def run(name: str) -> None:
     except NoClusterError as error:
         console.print(f"nothing to end: {str(error).partition('; ')[0]}", markup=False, soft_wrap=True)
         return
-    interrupt_on_signals()
+    interrupts = Interrupts()
+    interrupts.end()
+    interrupts.install()
     with Steps(console) as steps:
         steps.say(f"ending {name}: up to {state.drain_timeout_s:g} s for what runs; Ctrl-C ends it now")
-        tear_down(state, store)
+        tear_down(state, store, interrupts.hurried)
     console.print(f"{name} has ended.")

@@ -17,7 +17,7 @@ from deploy.cluster_state import ClusterState, default_store
 from deploy.config import DEFAULT_FILE, load, parse_setting
 from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, chat_request, text_request
-from deploy.interrupts import interrupt_on_signals, only_ctrl_c
+from deploy.interrupts import Interrupts
 from deploy.launch import Launch, LaunchOptions
 from deploy.prometheus import find_prometheus
 from deploy.steps import Steps
@@ -66,10 +66,15 @@ def run(options: UpOptions) -> None:
     if options.with_prometheus:
         find_prometheus()
     store = default_store(os.environ)
-    interrupt_on_signals()
+    interrupts = Interrupts()
+    interrupts.install()
     with Steps(console) as steps:
         launch = Launch(
-            LaunchOptions(options.name, file, config, options.with_prometheus), store, os.environ, steps.say
+            LaunchOptions(options.name, file, config, options.with_prometheus),
+            store,
+            os.environ,
+            steps.say,
+            interrupts.hurried,
         )
         try:
             state = launch.run()
@@ -81,14 +86,14 @@ def run(options: UpOptions) -> None:
             _stay(console, state)
         except CommandError as error:
             kept = launch.keep_logs()
-            _undo(launch)
+            _undo(launch, interrupts)
             if kept is None:
                 raise
             raise CommandError(f"{error}\nall logs are kept in {kept}") from error
         except BaseException:  # Ctrl-C is the usual one
-            _undo(launch)
+            _undo(launch, interrupts)
             raise
-        _undo(launch)
+        _undo(launch, interrupts)
 
 
 def _stay(console: Console, state: ClusterState) -> None:
@@ -100,8 +105,8 @@ def _stay(console: Console, state: ClusterState) -> None:
         console.print("The cluster has ended.")
 
 
-def _undo(launch: Launch) -> None:
-    only_ctrl_c()
+def _undo(launch: Launch, interrupts: Interrupts) -> None:
+    interrupts.end()
     launch.undo()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from deploy.interrupts import interrupt_on_signals, only_ctrl_c, uninterrupted
+from deploy.interrupts import Interrupts
 from deploy.steps import Steps
 
 
@@ -37,29 +37,38 @@ def test_on_a_terminal_the_step_is_shown_in_place() -> None:
     assert "[one] …" in out.getvalue()
 
 
+@pytest.fixture
+def interrupts() -> Interrupts:
+    return Interrupts()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_command(number: signal.Signals) -> None:
-    interrupt_on_signals()
+def test_a_signal_ends_a_command(interrupts: Interrupts, number: signal.Signals) -> None:
+    interrupts.install()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
+    assert not interrupts.hurried.is_set()
 
 
-def test_a_command_under_nohup_outlives_its_terminal() -> None:
+def test_a_command_under_nohup_outlives_its_terminal(interrupts: Interrupts) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    interrupt_on_signals()
+    interrupts.install()
     os.kill(os.getpid(), signal.SIGHUP)
 
 
-def test_while_it_ends_only_ctrl_c_counts() -> None:
-    only_ctrl_c()
+def test_a_second_ctrl_c_hurries_from_the_first_one_on(interrupts: Interrupts) -> None:
+    interrupts.install()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGHUP)
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+    assert not interrupts.hurried.is_set()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert interrupts.hurried.is_set()
 
 
-def test_what_must_be_finished_is_not_interrupted() -> None:
-    with uninterrupted():
-        os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+def test_what_ends_by_itself_is_hurried_but_never_broken_off(interrupts: Interrupts) -> None:
+    interrupts.install()
+    interrupts.end()
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+        os.kill(os.getpid(), number)
+    assert interrupts.hurried.is_set()
