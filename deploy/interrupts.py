@@ -1,4 +1,4 @@
-"""Signals that end a command: the first raises KeyboardInterrupt; from then on a Ctrl-C only says that there is a hurry.
+"""Signals that end a command: the first raises KeyboardInterrupt; then a Ctrl-C only says that there is a hurry.
 
 So nothing can break off an ending half way: who waits in it asks `hurried`.
 """
