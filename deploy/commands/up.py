@@ -98,8 +98,8 @@ def run(options: UpOptions) -> None:
 
 def _stay(console: Console, state: ClusterState) -> None:
     """Until Ctrl-C, SIGTERM or SIGHUP, or until the cluster ends without us."""
-    console.print("\nCtrl-C ends it.")
     with suppress(KeyboardInterrupt):
+        console.print("\nCtrl-C ends it.")
         if state.head is not None:
             state.head.wait()
         console.print("The cluster has ended.")

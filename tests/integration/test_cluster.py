@@ -387,14 +387,18 @@ def test_a_failed_launch_prints_the_worker_s_last_lines_and_leaves_nothing(shell
     assert _shared_memory() <= before
 
 
-def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> None:
-    process = subprocess.Popen(
+def up_in_foreground(shell: Shell, model: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [PDSERVE, *shell.up_arguments(model), "--name", "foreground"],
         env=shell.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> None:
+    process = up_in_foreground(shell, model)
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -412,13 +416,7 @@ def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> No
 
 def test_a_second_ctrl_c_does_not_wait_for_what_runs(shell: Shell, tmp_path: Path) -> None:
     slow = write_fake_model(tmp_path, FakeModel(seconds_per_step=0.2))
-    process = subprocess.Popen(
-        [PDSERVE, *shell.up_arguments(slow), "--name", "foreground"],
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = up_in_foreground(shell, slow)
     assert process.stdout is not None
     assert _read_until(process.stdout, "Ctrl-C ends it.")
     state = shell.store.read("foreground")
