@@ -24,7 +24,7 @@ from rpc.worker_pb2 import PROTOCOL_VERSION
 
 @dataclass(frozen=True, slots=True)
 class KVPlane:
-    """Built once for an incarnation; `close` ends it after the engine has ended."""
+    """Built once for an incarnation; the worker that holds it ends its parts, after the engine."""
 
     transport: Transport
     leases: LeaseTable

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import queue
 import threading
 
 import pytest
@@ -61,10 +62,17 @@ def test_a_device_that_fails_every_step_ends_the_thread_with_a_reason(new_reques
     engine: Engine = make_engine()
     engine.runner = BrokenDevice()
     thread = EngineThread(engine, tick_s=0.01)
+    failures: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def on_step(result: StepResult) -> None:
+        for request_id, _ in result.failed:
+            failures.put(request_id)
+
+    thread.subscribe(on_step)
     thread.start()
     for n in range(3):
         thread.call(lambda engine, n=n: engine.add(new_request([n]))).result(5)  # type: ignore[misc]
-        thread.call(lambda engine: None).exception(5)
+        assert failures.get(timeout=5) == f"r{n}"
     assert "device lost" in thread.died.result(5)
 
 
