@@ -21,20 +21,22 @@ LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node i
 
 
 def tear_down(state: ClusterState, store: StateStore, hurried: threading.Event) -> None:
+    asking = threading.Thread(target=_ask, args=(state,), daemon=True)
     if state.head is not None and state.head.is_alive:
-        _shut_down(state, hurried)
+        _shut_down(asking, hurried)
     if state.head is not None:
         state.head.stop(STOP_TIMEOUT_S)
     if state.prometheus is not None:
         state.prometheus.stop(STOP_TIMEOUT_S)
     _end_leftovers(state)
+    if asking.is_alive():  # nobody is left to answer; an exit must not find it inside gRPC
+        asking.join(LEFTOVER_TIMEOUT_S)
     shutil.rmtree(state.folder, ignore_errors=True)
     store.forget(state.name)
 
 
-def _shut_down(state: ClusterState, hurried: threading.Event) -> None:
+def _shut_down(asking: threading.Thread, hurried: threading.Event) -> None:
     """Asks the controller; one that does not answer, or not before there is a hurry, is ended with the rest."""
-    asking = threading.Thread(target=_ask, args=(state,), daemon=True)
     asking.start()
     while asking.is_alive() and not hurried.is_set():
         asking.join(HURRY_POLL_S)
