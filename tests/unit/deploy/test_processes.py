@@ -22,7 +22,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "PDSERVE_TEST_MARK": f"mark-{os.getpid()}"}
-    process = subprocess.Popen(["sleep", "60"], env=environment)
+    process = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
     yield process
     process.kill()
     process.wait()
@@ -82,8 +82,8 @@ def test_processes_are_found_by_a_session_whose_leader_was_killed() -> None:
 
 
 def test_a_session_of_a_process_that_got_the_same_pid_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
-    session = os.getsid(sleeper.pid)
-    assert in_sessions([ProcessReference(session, 0)]) == []
+    assert in_sessions([reference(sleeper.pid)]) == [reference(sleeper.pid)]
+    assert in_sessions([ProcessReference(sleeper.pid, 0)]) == []
 
 
 def test_a_taken_port_is_not_free_and_its_listener_is_found() -> None:
