@@ -28,6 +28,14 @@ class RequestBuilder:
             top_k=wire.sampling.top_k,
             seed=wire.sampling.seed,
             stop_token_ids=frozenset(wire.sampling.stop_token_ids),
+            min_p=wire.sampling.min_p,
+            presence_penalty=wire.sampling.presence_penalty,
+            frequency_penalty=wire.sampling.frequency_penalty,
+            repetition_penalty=wire.sampling.repetition_penalty,
+            logit_bias=tuple(wire.sampling.logit_bias.items()),
+            min_tokens=wire.sampling.min_tokens,
+            num_logprobs=wire.sampling.num_logprobs if wire.sampling.HasField("num_logprobs") else None,
+            grammar=wire.sampling.grammar,
         )
         return Request(
             request_id=f"{wire.request_id}#{attempt}.{next(self._numbers)}",

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import grpc
 
+from engine.sampled_token import SampledToken, TokenLogprobs
 from kv_transfer.messages import (
     BlockRef,
     ChunkReady,
@@ -115,8 +116,10 @@ def _session_event(wire: peer_pb2.SessionEvent) -> SessionEvent:
             return _chunk(wire.chunk)
         case "done":
             done = wire.done
+            logprobs = TokenLogprobs.read_from(done.first_logprobs) if done.HasField("first_logprobs") else None
+            first_token = SampledToken(done.first_token, logprobs)
             return PrefillDone(
-                _chunk(done.tail), done.first_token, bytes(done.token_hash), done.num_tokens, done.cached_tokens
+                _chunk(done.tail), first_token, bytes(done.token_hash), done.num_tokens, done.cached_tokens
             )
         case _:
             return SessionEnded(FailureReason(wire.ended.reason), wire.ended.detail)

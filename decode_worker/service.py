@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from decode_worker.peers import PeerDirectory
@@ -167,7 +167,10 @@ class DecodeService:
         attempt.receiving = False
         attempt.origin = _received_origin(request, result)
         if result.finish_reason is not None:  # the first token ends it: no KV is needed, none was taken over
-            token = TokenOutput(request.request_id, request.first_index, result.first_token, result.finish_reason)
+            first = result.first_token
+            token = TokenOutput(
+                request.request_id, request.first_index, first.token_id, result.finish_reason, first.logprobs
+            )
             self._deliver([token])
         else:
             await asyncio.wrap_future(self._engine.call(lambda engine: self._accept(engine, request, result)))
@@ -205,6 +208,7 @@ class DecodeService:
                 index=output.index,
                 ids=[output.token_id],
                 finish_reason=output.finish_reason or "",
+                logprobs=[] if output.logprobs is None else [worker_pb2.TokenLogprobs(**asdict(output.logprobs))],
             )
             if output.index == attempt.request.first_index:
                 tokens.origin.CopyFrom(attempt.origin or _computed_origin(attempt.request))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.request import Request
+from engine.sampled_token import SampledToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Work:
 class Outcome:
     """What came of a batch, by request id: the next token of each sampled work, and why others failed."""
 
-    sampled: Mapping[str, int] = field(default_factory=dict)
+    sampled: Mapping[str, SampledToken] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     duration_s: float = 0.0
 
@@ -56,6 +57,6 @@ class Batch:
 class Runner(Protocol):
     """The model on its device. Two exist: `TorchRunner`, and `FakeRunner` for tests."""
 
-    def run(self, batch: Batch) -> list[int]:
-        """One token id for each of `batch.sampled`. The KV of the batch is in the cache when this returns."""
+    def run(self, batch: Batch) -> list[SampledToken]:
+        """One token for each of `batch.sampled`. The KV of the batch is in the cache when this returns."""
         ...

@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.errors import UnknownRequest
 from engine.kv_cache import KVCache
 from engine.request import Request, RequestState
+from engine.sampled_token import SampledToken
 from engine.scheduler import Schedule, Scheduler, TokenOutput
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Engine:
     def pin(self, request_id: str) -> None:
         self.scheduler.pin(self._known(request_id))
 
-    def accept(self, request_id: str, first_token: int) -> TokenOutput:
+    def accept(self, request_id: str, first_token: SampledToken) -> TokenOutput:
         """A RECEIVING request's blocks hold valid KV for all its tokens; it runs from `first_token` on."""
         request = self._known(request_id)
         if request.state is not RequestState.RECEIVING:

@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.engine import ModelInfo
 from engine.kv_cache import KVCache, KVLayout
 from engine.request import SamplingParams
+from engine.sampled_token import SampledToken
 
 MODEL_TYPE = "pdserve_fake"
 VOCAB_SIZE = 257  # bytes, and one end-of-text id
@@ -53,11 +54,11 @@ class FakeRunner:
         self.cache = cache
         self.model = model or FakeModel()
 
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         time.sleep(self.model.seconds_per_step + self.model.seconds_per_token * batch.num_tokens)
         for work in batch.works:
             self._write(work)
-        return [self._sample(work) for work in batch.sampled]
+        return [SampledToken(self._sample(work)) for work in batch.sampled]
 
     @staticmethod
     def expected(prompt: Sequence[int], n: int, sampling: SamplingParams | None = None) -> list[int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from engine.sampled_token import SampledToken
+
 
 class RequestKind(Enum):
     """What the engine does with a request besides computing it."""
@@ -32,9 +34,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave every token in.
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 leave every token in.
 
-    `max_tokens` counts the whole completion; `stop_token_ids` holds the end-of-text ids too, unless they are ignored.
+    `max_tokens` and `min_tokens` count the whole completion; `stop_token_ids` holds the end-of-text ids too, unless
+    they are ignored. Presence and frequency penalties look at the completion, the repetition penalty at the prompt too.
     """
 
     max_tokens: int
@@ -43,6 +46,14 @@ class SamplingParams:
     top_k: int = 0
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
+    min_p: float = 0.0  # of the likeliest token's probability
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    min_tokens: int = 0  # before these are generated no stop token is chosen
+    num_logprobs: int | None = None  # likeliest tokens told with each one; 0: the chosen one's only; None: nothing
+    grammar: str = ""  # llguidance's serialised form; the completion must match it
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +76,7 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `token_ids`
     num_preemptions: int = 0
+    held_token: SampledToken | None = None  # of a HELD request: what was sampled, for its reader
 
     @property
     def num_tokens(self) -> int:

@@ -15,6 +15,7 @@ from engine.block_hash import HashContext, extend_hashes
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request, RequestKind, RequestState
+from engine.sampled_token import SampledToken, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class TokenOutput:
     index: int  # of this token among the generated ones, from 0
     token_id: int
     finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Scheduler:
         if requeue:
             bisect.insort(self.waiting, request, key=_queue_key)
 
-    def accept(self, request: Request, first_token: int) -> TokenOutput:
+    def accept(self, request: Request, first_token: SampledToken) -> TokenOutput:
         """The received KV of all its tokens is valid: the request speaks its first token and runs."""
         self.receiving.remove(request)
         request.kind = RequestKind.GENERATE
@@ -92,7 +94,7 @@ class Scheduler:
                 budget -= n
         return Schedule(Batch(tuple(works)), reserved, preempted)
 
-    def update(self, batch: Batch, sampled: Mapping[str, int]) -> list[TokenOutput]:
+    def update(self, batch: Batch, sampled: Mapping[str, SampledToken]) -> list[TokenOutput]:
         """Takes in what was computed, and each sampled work's next token; nothing of requests that have ended."""
         works = [work for work in batch.works if work.request.state is RequestState.RUNNING]
         for work in works:
@@ -171,6 +173,7 @@ class Scheduler:
     def _preempt(self, victim: Request, preempted: list[Request]) -> bool:
         if victim.state is RequestState.HELD:
             victim.token_ids.pop()  # sampled again when the prompt is computed again
+            victim.held_token = None
             del victim.block_hashes[victim.num_tokens // self.config.block_size :]
         self._leave(victim)
         victim.num_computed = victim.num_cached = 0
@@ -197,16 +200,17 @@ class Scheduler:
         for i in range(first, num_computed // self.config.block_size):
             self.pool.publish(request.blocks[i], request.block_hashes[i])
 
-    def _append(self, request: Request, token_id: int) -> TokenOutput:
-        request.token_ids.append(token_id)
-        reason = request.finish_reason_at(token_id)
+    def _append(self, request: Request, token: SampledToken) -> TokenOutput:
+        request.token_ids.append(token.token_id)
+        reason = request.finish_reason_at(token.token_id)
         if request.kind is RequestKind.PREFILL:
             self.running.remove(request)
             request.state = RequestState.HELD
+            request.held_token = token
             self.held.append(request)
         elif reason is not None:
             self.remove(request)
-        return TokenOutput(request.request_id, request.num_generated - 1, token_id, reason)
+        return TokenOutput(request.request_id, request.num_generated - 1, token.token_id, reason, token.logprobs)
 
     def _hash_new_blocks(self, request: Request) -> None:
         request.block_hashes = extend_hashes(

@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.kv_cache import DTYPES, KVCache, KVLayout
 from engine.model import Model
 from engine.model_config import ModelConfig
+from engine.sampled_token import SampledToken
 from engine.sampler import sample
 from engine.weights import Checkpoint
 
@@ -28,7 +29,7 @@ class TorchRunner:
         self.cache = cache
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         device = self.model.device
         metadata = AttentionMetadata.of(batch.works, self.cache.layout.block_size, device)
         token_ids = [token for work in batch.works for token in work.request.token_ids[work.start : work.end]]
@@ -43,11 +44,12 @@ class TorchRunner:
                 torch.cuda.synchronize(hidden.device)
             return []
         requests = [work.request for work in batch.sampled]
-        return sample(
+        chosen = sample(
             self.model.logits(hidden[rows]),
             [request.sampling for request in requests],
             [request.num_tokens for request in requests],
         )
+        return [SampledToken(token_id) for token_id in chosen]
 
 
 def load_torch_runner(folder: Path, config: EngineConfig, native_dir: Path | None = None) -> TorchRunner:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.request import FinishReason, Request
+from engine.sampled_token import SampledToken
 from kv_transfer.block_reader import BlockReader
 from kv_transfer.config import TransferConfig
 from kv_transfer.handoff_plan import Announcements, Plan
@@ -34,7 +35,7 @@ VERDICT_TRIES = 3  # within verdict_timeout_s, when answers are lost
 class HandoffResult:
     """What came over. Without `kv_valid` no KV did: `finish_reason` says why `first_token` needs none."""
 
-    first_token: int
+    first_token: SampledToken
     finish_reason: FinishReason | None  # of the request, when its first token ends it
     kv_valid: bool
     received_tokens: int
@@ -104,7 +105,7 @@ class Handoff:
         try:
             with self._link.lease(self._ticket) as lost:
                 done = await unless(lost, self._take_over(announced, reader, stages))
-            finish_reason = plan.finish_reason(done.first_token)
+            finish_reason = plan.finish_reason(done.first_token.token_id)
             if finish_reason is None:
                 await self._commit(announced, reader)
                 valid = True
@@ -135,7 +136,7 @@ class Handoff:
             async with asyncio.TaskGroup() as reads:
                 done = await self._follow(announced, reader, reads)
                 stages.end("wait_ready")
-                if announced.plan.finish_reason(done.first_token) is not None:
+                if announced.plan.finish_reason(done.first_token.token_id) is not None:
                     reader.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
@@ -180,7 +181,7 @@ class Handoff:
                         announced.check_done(done)
                     new = announced.take(chunk)
                     ends = announced.plan.one_token_left or (
-                        done is not None and announced.plan.finish_reason(done.first_token) is not None
+                        done is not None and announced.plan.finish_reason(done.first_token.token_id) is not None
                     )
                     if not ends:
                         reader.start(reads, new)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TypeAlias
 
+from engine.sampled_token import SampledToken
+
 
 class FailureReason(StrEnum):
     """Why a hand-off ended without valid KV. The bounded label of the failure metrics."""
@@ -77,7 +79,7 @@ class ChunkReady:
 @dataclass(frozen=True, slots=True)
 class PrefillDone:
     tail: ChunkReady  # the partial last block; no blocks when there is none
-    first_token: int
+    first_token: SampledToken
     token_hash: bytes  # chained, over all `num_tokens`
     num_tokens: int
     cached_tokens: int  # found in P's prefix cache

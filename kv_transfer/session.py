@@ -95,7 +95,8 @@ class Session:
             self.listener(self._chunk(request, start, end))
         if request.state is RequestState.HELD:
             tail = self._chunk(request, max(start, end), self.prompt.num_tokens)
-            first_token = request.token_ids[self.prompt.num_tokens]
+            first_token = request.held_token
+            assert first_token is not None
             self.done_sent = True
             self.listener(
                 PrefillDone(tail, first_token, self.prompt.token_hash, self.prompt.num_tokens, request.num_cached)

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from engine.kv_cache import KVLayout
+from engine.sampled_token import SampledToken
 from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import (
     BlockRef,
@@ -101,7 +102,8 @@ def _wire_event(event: SessionEvent) -> peer_pb2.SessionEvent:
         case PrefillDone():
             done = peer_pb2.PrefillDone(
                 tail=_wire_chunk(event.tail),
-                first_token=event.first_token,
+                first_token=event.first_token.token_id,
+                first_logprobs=_wire_logprobs(event.first_token),
                 token_hash=event.token_hash,
                 num_tokens=event.num_tokens,
                 cached_tokens=event.cached_tokens,
@@ -109,6 +111,10 @@ def _wire_event(event: SessionEvent) -> peer_pb2.SessionEvent:
             return peer_pb2.SessionEvent(done=done)
         case SessionEnded():
             return peer_pb2.SessionEvent(ended=peer_pb2.SessionEnded(reason=event.reason, detail=event.detail))
+
+
+def _wire_logprobs(token: SampledToken) -> worker_pb2.TokenLogprobs | None:
+    return None if token.logprobs is None else worker_pb2.TokenLogprobs(**asdict(token.logprobs))
 
 
 def _wire_chunk(chunk: ChunkReady) -> peer_pb2.ChunkReady:

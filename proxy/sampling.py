@@ -72,6 +72,7 @@ def resolve(sampling: Sampling, eos_token_ids: frozenset[int], room: int) -> wor
         top_k=top_k,
         seed=seed,
         stop_token_ids=sorted(stop_ids),
+        repetition_penalty=1.0,
     )
 
 

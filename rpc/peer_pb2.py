@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rpc import worker_pb2 as rpc_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0erpc/peer.proto\x12\npdserve.v1\x1a\x10rpc/worker.proto\"\xc4\x01\n\rCompatibility\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x10\n\x08kv_dtype\x18\x03 \x01(\t\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x06 \x01(\r\x12\x10\n\x08head_dim\x18\x07 \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x08 \x01(\r\"/\n\rTransportInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\"\xa2\x01\n\x10HandshakeRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12\x18\n\x10peer_incarnation\x18\x03 \x01(\t\x12-\n\ntransports\x18\x04 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"\x89\x01\n\x11HandshakeResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12-\n\ntransports\x18\x03 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"F\n\x0bOpenRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x13\n\x0bhave_tokens\x18\x02 \x01(\r\"-\n\x08\x42lockRef\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"\x94\x01\n\x0cSessionEvent\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReadyH\x00\x12\'\n\x04\x64one\x18\x02 \x01(\x0b\x32\x17.pdserve.v1.PrefillDoneH\x00\x12)\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x18.pdserve.v1.SessionEndedH\x00\x42\x07\n\x05\x65vent\"`\n\nChunkReady\x12\x10\n\x08sequence\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\x12$\n\x06\x62locks\x18\x04 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\"\x87\x01\n\x0bPrefillDone\x12$\n\x04tail\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReady\x12\x13\n\x0b\x66irst_token\x18\x02 \x01(\r\x12\x12\n\ntoken_hash\x18\x03 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\".\n\x0cSessionEnded\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"3\n\x0cRenewRequest\x12#\n\x07tickets\x18\x01 \x03(\x0b\x32\x12.pdserve.v1.Ticket\"\x1e\n\rRenewResponse\x12\r\n\x05\x61live\x18\x01 \x03(\x08\"Y\n\rCommitRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12$\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\"\x1f\n\x0e\x43ommitResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\"2\n\x0c\x43loseRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\"\x0f\n\rCloseResponse2\xca\x02\n\x04Peer\x12H\n\tHandshake\x12\x1c.pdserve.v1.HandshakeRequest\x1a\x1d.pdserve.v1.HandshakeResponse\x12;\n\x04Open\x12\x17.pdserve.v1.OpenRequest\x1a\x18.pdserve.v1.SessionEvent0\x01\x12<\n\x05Renew\x12\x18.pdserve.v1.RenewRequest\x1a\x19.pdserve.v1.RenewResponse\x12?\n\x06\x43ommit\x12\x19.pdserve.v1.CommitRequest\x1a\x1a.pdserve.v1.CommitResponse\x12<\n\x05\x43lose\x12\x18.pdserve.v1.CloseRequest\x1a\x19.pdserve.v1.CloseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0erpc/peer.proto\x12\npdserve.v1\x1a\x10rpc/worker.proto\"\xc4\x01\n\rCompatibility\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x10\n\x08kv_dtype\x18\x03 \x01(\t\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x06 \x01(\r\x12\x10\n\x08head_dim\x18\x07 \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x08 \x01(\r\"/\n\rTransportInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\"\xa2\x01\n\x10HandshakeRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12\x18\n\x10peer_incarnation\x18\x03 \x01(\t\x12-\n\ntransports\x18\x04 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"\x89\x01\n\x11HandshakeResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12-\n\ntransports\x18\x03 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"F\n\x0bOpenRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x13\n\x0bhave_tokens\x18\x02 \x01(\r\"-\n\x08\x42lockRef\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"\x94\x01\n\x0cSessionEvent\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReadyH\x00\x12\'\n\x04\x64one\x18\x02 \x01(\x0b\x32\x17.pdserve.v1.PrefillDoneH\x00\x12)\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x18.pdserve.v1.SessionEndedH\x00\x42\x07\n\x05\x65vent\"`\n\nChunkReady\x12\x10\n\x08sequence\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\x12$\n\x06\x62locks\x18\x04 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\"\xba\x01\n\x0bPrefillDone\x12$\n\x04tail\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReady\x12\x13\n\x0b\x66irst_token\x18\x02 \x01(\r\x12\x12\n\ntoken_hash\x18\x03 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x31\n\x0e\x66irst_logprobs\x18\x06 \x01(\x0b\x32\x19.pdserve.v1.TokenLogprobs\".\n\x0cSessionEnded\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"3\n\x0cRenewRequest\x12#\n\x07tickets\x18\x01 \x03(\x0b\x32\x12.pdserve.v1.Ticket\"\x1e\n\rRenewResponse\x12\r\n\x05\x61live\x18\x01 \x03(\x08\"Y\n\rCommitRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12$\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\"\x1f\n\x0e\x43ommitResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\"2\n\x0c\x43loseRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\"\x0f\n\rCloseResponse2\xca\x02\n\x04Peer\x12H\n\tHandshake\x12\x1c.pdserve.v1.HandshakeRequest\x1a\x1d.pdserve.v1.HandshakeResponse\x12;\n\x04Open\x12\x17.pdserve.v1.OpenRequest\x1a\x18.pdserve.v1.SessionEvent0\x01\x12<\n\x05Renew\x12\x18.pdserve.v1.RenewRequest\x1a\x19.pdserve.v1.RenewResponse\x12?\n\x06\x43ommit\x12\x19.pdserve.v1.CommitRequest\x1a\x1a.pdserve.v1.CommitResponse\x12<\n\x05\x43lose\x12\x18.pdserve.v1.CloseRequest\x1a\x19.pdserve.v1.CloseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,21 +49,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNKREADY']._serialized_start=871
   _globals['_CHUNKREADY']._serialized_end=967
   _globals['_PREFILLDONE']._serialized_start=970
-  _globals['_PREFILLDONE']._serialized_end=1105
-  _globals['_SESSIONENDED']._serialized_start=1107
-  _globals['_SESSIONENDED']._serialized_end=1153
-  _globals['_RENEWREQUEST']._serialized_start=1155
-  _globals['_RENEWREQUEST']._serialized_end=1206
-  _globals['_RENEWRESPONSE']._serialized_start=1208
-  _globals['_RENEWRESPONSE']._serialized_end=1238
-  _globals['_COMMITREQUEST']._serialized_start=1240
-  _globals['_COMMITREQUEST']._serialized_end=1329
-  _globals['_COMMITRESPONSE']._serialized_start=1331
-  _globals['_COMMITRESPONSE']._serialized_end=1362
-  _globals['_CLOSEREQUEST']._serialized_start=1364
-  _globals['_CLOSEREQUEST']._serialized_end=1414
-  _globals['_CLOSERESPONSE']._serialized_start=1416
-  _globals['_CLOSERESPONSE']._serialized_end=1431
-  _globals['_PEER']._serialized_start=1434
-  _globals['_PEER']._serialized_end=1764
+  _globals['_PREFILLDONE']._serialized_end=1156
+  _globals['_SESSIONENDED']._serialized_start=1158
+  _globals['_SESSIONENDED']._serialized_end=1204
+  _globals['_RENEWREQUEST']._serialized_start=1206
+  _globals['_RENEWREQUEST']._serialized_end=1257
+  _globals['_RENEWRESPONSE']._serialized_start=1259
+  _globals['_RENEWRESPONSE']._serialized_end=1289
+  _globals['_COMMITREQUEST']._serialized_start=1291
+  _globals['_COMMITREQUEST']._serialized_end=1380
+  _globals['_COMMITRESPONSE']._serialized_start=1382
+  _globals['_COMMITRESPONSE']._serialized_end=1413
+  _globals['_CLOSEREQUEST']._serialized_start=1415
+  _globals['_CLOSEREQUEST']._serialized_end=1465
+  _globals['_CLOSERESPONSE']._serialized_start=1467
+  _globals['_CLOSERESPONSE']._serialized_end=1482
+  _globals['_PEER']._serialized_start=1485
+  _globals['_PEER']._serialized_end=1815
 # @@protoc_insertion_point(module_scope)

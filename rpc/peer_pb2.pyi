@@ -96,18 +96,20 @@ class ChunkReady(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRef, _Mapping]]] = ...) -> None: ...
 
 class PrefillDone(_message.Message):
-    __slots__ = ("tail", "first_token", "token_hash", "num_tokens", "cached_tokens")
+    __slots__ = ("tail", "first_token", "token_hash", "num_tokens", "cached_tokens", "first_logprobs")
     TAIL_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_HASH_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     tail: ChunkReady
     first_token: int
     token_hash: bytes
     num_tokens: int
     cached_tokens: int
-    def __init__(self, tail: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[int] = ..., token_hash: _Optional[bytes] = ..., num_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    first_logprobs: _worker_pb2.TokenLogprobs
+    def __init__(self, tail: _Optional[_Union[ChunkReady, _Mapping]] = ..., first_token: _Optional[int] = ..., token_hash: _Optional[bytes] = ..., num_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., first_logprobs: _Optional[_Union[_worker_pb2.TokenLogprobs, _Mapping]] = ...) -> None: ...
 
 class SessionEnded(_message.Message):
     __slots__ = ("reason", "detail")

@@ -113,7 +113,7 @@ def generate(runner: TorchRunner, prompts: list[list[int]], chunk_size: int) -> 
         for work in works:
             work.request.num_computed = work.end
         for work, token in zip(batch.sampled, tokens, strict=True):
-            work.request.token_ids.append(token)
+            work.request.token_ids.append(token.token_id)
     return [request.token_ids[request.num_prompt :] for request in requests]
 
 

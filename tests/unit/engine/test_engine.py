@@ -14,6 +14,7 @@ from engine.engine import Engine, StepResult
 from engine.errors import RequestInvalid, RequestTooLong, UnknownRequest
 from engine.fake_runner import FakeRunner
 from engine.request import FinishReason, RequestKind, RequestState
+from engine.sampled_token import SampledToken
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
 
 NewEngine = Callable[..., Engine]
@@ -151,7 +152,7 @@ def receive(engine: Engine, source: Engine, prompt: list[int], new_request: Requ
     engine.add(request)
     assert list(engine.step().reserved) == [request]
     engine.cache.write_blocks(request.blocks, source.cache.as_bytes()[torch.tensor(held.blocks)])
-    output = engine.accept(request.request_id, first)
+    output = engine.accept(request.request_id, SampledToken(first))
     return [output.token_id, *run_from_one(engine)]
 
 
@@ -188,7 +189,7 @@ def test_wrong_kv_gives_other_text(new_engine: NewEngine, new_request: RequestFa
     engine.add(request)
     engine.step()
     first = FakeRunner.expected(range(8), 1)[0]
-    engine.accept(request.request_id, first)
+    engine.accept(request.request_id, SampledToken(first))
     assert run_from_one(engine) != FakeRunner.expected(range(8), 3)[1:]
 
 
@@ -206,7 +207,7 @@ def test_only_a_receiving_request_is_accepted(new_engine: NewEngine, new_request
     engine = new_engine()
     engine.add(new_request(range(3)))
     with pytest.raises(UnknownRequest, match="waiting, not receiving"):
-        engine.accept("r0", 1)
+        engine.accept("r0", SampledToken(1))
     assert engine.abort("r0")
     assert not engine.abort("r0")
 
@@ -224,7 +225,7 @@ def test_a_batch_that_the_model_cannot_run_fails_its_requests_only(
 
 
 class BrokenRunner:
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         raise RuntimeError("no such kernel")
 
 
@@ -291,7 +292,7 @@ class PoisonedRunner:
         self._runner = runner
         self._token = token
 
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         if any(self._token in work.request.token_ids for work in batch.works):
             raise RuntimeError("a kernel that does not like this token")
         return self._runner.run(batch)

@@ -10,6 +10,7 @@ from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.fake_runner import FakeRunner
+from engine.sampled_token import SampledToken
 from tests.unit.engine.conftest import RequestFactory, make_engine
 
 
@@ -136,12 +137,12 @@ class SlowRunner:
         self.computing, self.go_on = threading.Event(), threading.Event()
         self._runner = runner
 
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         self.computing.set()
         assert self.go_on.wait(5)
         return self._runner.run(batch)
 
 
 class BrokenDevice:
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         raise RuntimeError("device lost")

@@ -89,7 +89,7 @@ def test_greedy_generation_is_transformers(name: str, tmp_path: Path) -> None:
             Work(r, 0 if step == 0 else r.num_tokens - 1, r.num_tokens if step == 0 else 1, True) for r in requests
         ]
         for request, token in zip(requests, runner.run(Batch(tuple(works))), strict=True):
-            request.token_ids.append(token)
+            request.token_ids.append(token.token_id)
 
     for prompt, request in zip(prompts, requests, strict=True):
         expected = model.generate(

@@ -11,6 +11,7 @@ from engine.engine import Engine
 from engine.errors import RequestTooLong
 from engine.fake_runner import FakeModel, FakeRunner
 from engine.request import FinishReason
+from engine.sampled_token import SampledToken
 from kv_transfer.messages import FailureReason, HandoffError
 from tests.unit.kv_transfer.conftest import PairFactory
 from tests.unit.kv_transfer.lossy_peer import LossyPeer, twice, without_chunk
@@ -21,7 +22,7 @@ EXPECTED = FakeRunner.expected(PROMPT, 4)
 
 
 class BrokenRunner:
-    def run(self, batch: Batch) -> list[int]:
+    def run(self, batch: Batch) -> list[SampledToken]:
         raise RuntimeError("the model is broken")
 
 
@@ -91,7 +92,7 @@ class TestAFirstTokenThatEndsTheRequest:
         await pair.start_prefill(PROMPT, ticket(), max_tokens=1)
         request = await pair.reserve(PROMPT, max_tokens=1)
         result = await pair.hand_off(request, ticket())
-        assert (result.first_token, result.finish_reason) == (EXPECTED[0], FinishReason.LENGTH)
+        assert (result.first_token.token_id, result.finish_reason) == (EXPECTED[0], FinishReason.LENGTH)
         assert not result.kv_valid
         assert pair.decode.transport.num_reads == 0
         await pair.drop(request)
@@ -103,7 +104,8 @@ class TestAFirstTokenThatEndsTheRequest:
         await pair.start_prefill(PROMPT, ticket(), stop_token_ids=stop)
         request = await pair.reserve(PROMPT, stop_token_ids=stop)
         result = await pair.hand_off(request, ticket())
-        assert (result.first_token, result.finish_reason, result.kv_valid) == (EXPECTED[0], FinishReason.STOP, False)
+        assert (result.first_token.token_id, result.finish_reason) == (EXPECTED[0], FinishReason.STOP)
+        assert not result.kv_valid
         pair.decode.transport.resume()
         await pair.drop(request)
         await pair.check_nothing_is_held()

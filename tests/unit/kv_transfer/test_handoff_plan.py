@@ -97,7 +97,7 @@ def test_less_than_the_prompt_is_not_complete(announced: Announcements) -> None:
 
 @pytest.mark.parametrize(("num_tokens", "token_hash"), [(19, b"hash"), (18, b"other")])
 def test_another_prompt_is_refused(announced: Announcements, num_tokens: int, token_hash: bytes) -> None:
-    done = PrefillDone(chunk(1, 16, 18), 1, token_hash, num_tokens, 0)
+    done = PrefillDone(chunk(1, 16, 18), SampledToken(1), token_hash, num_tokens, 0)
     with pytest.raises(HandoffError) as caught:
         announced.check_done(done)
     assert caught.value.reason is FailureReason.MISMATCH

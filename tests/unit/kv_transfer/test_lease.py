@@ -100,7 +100,7 @@ class TestAnnouncing:
         assert ranges(events) == [(0, 8), (8, 16), (16, 18)]
         done = events[-1]
         assert isinstance(done, PrefillDone)
-        assert (done.num_tokens, done.first_token) == (len(PROMPT), request.token_ids[-1])
+        assert (done.num_tokens, done.first_token.token_id) == (len(PROMPT), request.token_ids[-1])
         assert [ref.block for ref in refs(events)] == request.blocks
         assert [e.tail.sequence if isinstance(e, PrefillDone) else e.sequence for e in events] == [0, 1, 2]  # type: ignore[union-attr]
 
