@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.sampled_token import SampledToken
 from kv_transfer.handoff_plan import Announcements, Plan
 from kv_transfer.messages import BlockRef, ChunkReady, FailureReason, HandoffError, PrefillDone
 
