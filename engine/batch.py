@@ -37,6 +37,7 @@ class Outcome:
 
     sampled: Mapping[str, SampledToken] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    started_at: float = 0.0  # on the monotonic clock
     duration_s: float = 0.0
 
 

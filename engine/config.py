@@ -27,6 +27,7 @@ class EngineConfig(BaseModel):
     max_receiving_share: float = Field(0.8, gt=0, le=1)  # of all blocks, at most this share waits for transfers
     enable_prefix_caching: bool = True
     threads: int = Field(1, ge=1)  # torch threads of this worker
+    trace_steps: int = Field(4096, ge=0)  # the newest steps that are kept for `pdserve trace`; 0: none
     tensor_parallel_size: int = 1
 
     @field_validator("device")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import monotonic
 
 from engine.admission import check_request
-from engine.batch import Batch, Outcome, Runner
+from engine.batch import Batch, Outcome, Runner, Work
 from engine.block_hash import HashContext
 from engine.block_pool import BlockCounts, BlockPool
 from engine.config import EngineConfig
@@ -58,6 +58,8 @@ class StepResult:
     failed: Sequence[tuple[str, str]] = ()  # (request id, message); they are gone
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
+    works: Sequence[Work] = ()  # what was computed; a subscriber may read them, but keeps none
+    started_at: float = 0.0  # of the computation, on the monotonic clock
     duration_s: float = 0.0
 
     @property
@@ -121,7 +123,7 @@ class Engine:
 
     def compute(self, batch: Batch) -> Outcome:
         """The part of a step that may run in another thread: it touches the model and the batch's own blocks only."""
-        started_at = perf_counter()
+        started_at = monotonic()
         try:
             tokens = self.runner.run(batch) if batch.works else []
         except Exception as error:
@@ -130,7 +132,7 @@ class Engine:
                 return self._compute_apart(batch)
             return Outcome(failed={batch.works[0].request.request_id: f"{type(error).__name__}: {error}"})
         sampled = {work.request.request_id: token for work, token in zip(batch.sampled, tokens, strict=True)}
-        return Outcome(sampled, duration_s=perf_counter() - started_at)
+        return Outcome(sampled, started_at=started_at, duration_s=monotonic() - started_at)
 
     def finish(self, schedule: Schedule, outcome: Outcome) -> StepResult:
         """Takes in what was computed. Requests may have come and gone since `schedule`."""
@@ -147,16 +149,20 @@ class Engine:
             failed=list(outcome.failed.items()),
             num_prefill_tokens=sum(work.num_tokens for work in works) - num_decode,
             num_decode_tokens=num_decode,
+            works=works,
+            started_at=outcome.started_at,
             duration_s=outcome.duration_s,
         )
 
     def _compute_apart(self, batch: Batch) -> Outcome:
         """One request's fault must not end its neighbours: each is computed alone, over the same KV."""
+        started_at = monotonic()
         outcomes = [self.compute(Batch((work,))) for work in batch.works]
         return Outcome(
             sampled={request_id: token for outcome in outcomes for request_id, token in outcome.sampled.items()},
             failed={request_id: error for outcome in outcomes for request_id, error in outcome.failed.items()},
-            duration_s=sum(outcome.duration_s for outcome in outcomes),
+            started_at=started_at,
+            duration_s=monotonic() - started_at,
         )
 
     def load(self) -> EngineLoad:
