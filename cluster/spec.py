@@ -147,7 +147,12 @@ def _laid_over(engine: object, pool: object) -> object:
     if not isinstance(engine, Mapping) or not isinstance(pool, Mapping):
         return pool  # wrong types: validation names them
     own = pool.get("engine", {})
-    return {**pool, "engine": {**engine, **own}} if isinstance(own, Mapping) else pool
+    if not isinstance(own, Mapping):
+        return pool
+    laid = {**engine, **own}
+    if isinstance(engine.get("scheduling"), Mapping) and isinstance(own.get("scheduling"), Mapping):
+        laid["scheduling"] = {**engine["scheduling"], **own["scheduling"]}
+    return {**pool, "engine": laid}
 
 
 class ControllerSettings(BaseModel):

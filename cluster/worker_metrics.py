@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from engine.engine import StepResult
 from engine.engine_thread import EngineThread
+from engine.swap_space import Direction
 
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -23,13 +24,19 @@ class EngineMetrics:
         self._labels = labels
         self._computed = Counter("pdserve_computed_tokens", "Tokens the model computed", names, registry=registry)
         self._preemptions = Counter("pdserve_preemptions", "Requests that gave up blocks", names, registry=registry)
+        directions = [*labels, "direction"]
+        self._swapped = Counter("pdserve_swap_bytes", "KV moved by preemption", directions, registry=registry)
+        self._block_bytes = engine.engine.cache.block_bytes
+        for direction in Direction:
+            self._swapped.labels(**labels, direction=direction.value)
         self._batch = Histogram("pdserve_batch_tokens", "Tokens in one step", names, registry=registry, buckets=TOKENS)
         self._step = Histogram(
             "pdserve_step_duration_seconds", "One step's time", names, registry=registry, buckets=STEP_SECONDS
         )
         for kind in ("prefill", "decode"):
             self._computed.labels(**labels, kind=kind)  # shown as 0 before the first token
-        self._preemptions.labels(**labels, kind="recompute")
+        for kind in ("recompute", "swap"):
+            self._preemptions.labels(**labels, kind=kind)
         self._vllm_preemptions, self._vllm_prompt, self._vllm_generation = (
             Counter(f"vllm:{name}", f"As pdserve_{ours}", list(labels), registry=registry).labels(**labels)
             for name, ours in (
@@ -41,8 +48,11 @@ class EngineMetrics:
         registry.register(EngineGauges(engine, labels))
 
     def observe(self, result: StepResult) -> None:
-        if result.preempted:
-            self._preemptions.labels(**self._labels, kind="recompute").inc(len(result.preempted))
+        for preemption in result.preempted:
+            self._preemptions.labels(**self._labels, kind="swap" if preemption.swapped else "recompute").inc()
+        for swap in result.swaps:
+            size = len(swap.blocks) * self._block_bytes
+            self._swapped.labels(**self._labels, direction=swap.direction.value).inc(size)
         self._vllm_preemptions.inc(len(result.preempted))
         self._vllm_prompt.inc(result.num_prefill_tokens)
         self._vllm_generation.inc(result.num_decode_tokens)

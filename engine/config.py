@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from engine.scheduling import SchedulingConfig
+
 
 class EngineConfig(BaseModel):
     """One model on one device."""
@@ -18,14 +20,8 @@ class EngineConfig(BaseModel):
     max_model_len: int | None = Field(None, ge=2)  # tokens; None: the model's own context
     block_size: int = Field(16, ge=1, le=256)  # tokens
     num_blocks: int = Field(1024, ge=2)
-    max_num_batched_tokens: int = Field(512, ge=1)  # a step's token budget
-    max_num_seqs: int = Field(32, ge=1)  # requests in one step
-    prefill_chunk_size: int = Field(
-        256, ge=1
-    )  # most prompt tokens of one request in one step; the hand-off's chunk too
-    decode_headroom_blocks: int = Field(1, ge=0)  # free blocks asked for beyond a prompt's own before it is admitted
-    max_receiving_share: float = Field(0.8, gt=0, le=1)  # of all blocks, at most this share waits for transfers
     enable_prefix_caching: bool = True
+    scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
     threads: int = Field(1, ge=1)  # torch threads of this worker
     trace_steps: int = Field(4096, ge=0)  # the newest steps that are kept for `pdserve trace`; 0: none
     tensor_parallel_size: int = 1
@@ -38,17 +34,7 @@ class EngineConfig(BaseModel):
         return device
 
     @model_validator(mode="after")
-    def _consistent(self) -> EngineConfig:
-        if self.prefill_chunk_size > self.max_num_batched_tokens:
-            raise ValueError(
-                f"prefill_chunk_size ({self.prefill_chunk_size}) is larger than max_num_batched_tokens "
-                f"({self.max_num_batched_tokens}): lower the first or raise the second"
-            )
-        if self.max_num_seqs > self.max_num_batched_tokens:
-            raise ValueError(
-                f"max_num_seqs ({self.max_num_seqs}) is larger than max_num_batched_tokens "
-                f"({self.max_num_batched_tokens}): a step could not hold one token of each"
-            )
+    def _one_device(self) -> EngineConfig:
         if self.tensor_parallel_size != 1:
             raise ValueError("tensor_parallel_size is not supported yet: set it to 1")
         return self

@@ -16,10 +16,12 @@ from engine.block_hash import HashContext
 from engine.block_pool import BlockCounts, BlockPool
 from engine.config import EngineConfig
 from engine.errors import UnknownRequest
+from engine.host_cache import HostCache
 from engine.kv_cache import KVCache
 from engine.request import Request, RequestState
 from engine.sampled_token import SampledToken
-from engine.scheduler import Schedule, Scheduler, TokenOutput
+from engine.scheduler import Preemption, Schedule, Scheduler, TokenOutput
+from engine.swap_space import Swap
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,8 @@ class StepResult:
 
     tokens: Sequence[TokenOutput] = ()
     reserved: Sequence[Request] = ()  # just got all their blocks, and wait for a peer's KV
-    preempted: Sequence[Request] = ()
+    preempted: Sequence[Preemption] = ()
+    swaps: Sequence[Swap] = ()  # copied before the batch was computed
     failed: Sequence[tuple[str, str]] = ()  # (request id, message); they are gone
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
@@ -71,6 +74,8 @@ class Engine:
     """Maintains the requests, their blocks and the cache; a request leaves when it ends, is aborted or released."""
 
     def __init__(self, config: EngineConfig, model: ModelInfo, runner: Runner, cache: KVCache) -> None:
+        """Raises ValueError when the scheduling strategy cannot serve the model's context."""
+        config.scheduling.check_context(model.max_model_len)
         self.config = config
         self.model = model
         self.runner = runner
@@ -78,6 +83,7 @@ class Engine:
         self.pool = BlockPool(cache.num_blocks, config.enable_prefix_caching)
         self.hash_context = HashContext(model.fingerprint, cache.layout.dtype, config.block_size)
         self.scheduler = Scheduler(config, self.pool, self.hash_context)
+        self.host_cache = HostCache(cache, config.scheduling.num_swap_blocks)
         self.requests: dict[str, Request] = {}
 
     @property
@@ -119,7 +125,13 @@ class Engine:
         return self.finish(schedule, self.compute(schedule.batch))
 
     def schedule(self) -> Schedule:
-        return self.scheduler.schedule()
+        """What to compute; the KV that preemption moves is moved already."""
+        schedule = self.scheduler.schedule()
+        for swap in schedule.swaps:
+            started_at = monotonic()
+            self.host_cache.copy(swap)
+            self.scheduler.costs.copied(len(swap.blocks), monotonic() - started_at)
+        return schedule
 
     def compute(self, batch: Batch) -> Outcome:
         """The part of a step that may run in another thread: it touches the model and the batch's own blocks only."""
@@ -140,14 +152,18 @@ class Engine:
             self.abort(request_id)
         works = [work for work in schedule.batch.works if work.request.request_id not in outcome.failed]
         num_decode = sum(1 for work in works if work.num_tokens == 1 and work.request.num_generated > 0)
+        num_prefill = sum(work.num_tokens for work in works) - num_decode
+        if num_prefill > num_decode:
+            self.scheduler.costs.computed(num_prefill + num_decode, outcome.duration_s)
         tokens = self.scheduler.update(schedule.batch, outcome.sampled)
         self._forget_ended(tokens)
         return StepResult(
             tokens=tokens,
             reserved=schedule.reserved,
             preempted=schedule.preempted,
+            swaps=schedule.swaps,
             failed=list(outcome.failed.items()),
-            num_prefill_tokens=sum(work.num_tokens for work in works) - num_decode,
+            num_prefill_tokens=num_prefill,
             num_decode_tokens=num_decode,
             works=works,
             started_at=outcome.started_at,
@@ -172,13 +188,14 @@ class Engine:
             num_waiting=len(scheduler.waiting),
             num_receiving=len(scheduler.receiving),
             num_held=len(scheduler.held),
-            num_uncomputed_tokens=sum(r.num_uncomputed for r in scheduler.waiting + scheduler.running),
+            num_uncomputed_tokens=scheduler.num_uncomputed_tokens,
             blocks=self.pool.counts(),
         )
 
     def check_integrity(self) -> None:
-        """Raises block_pool.IntegrityError unless requests and pool agree on every block."""
+        """Raises block_pool.IntegrityError unless requests and pools agree on every block."""
         self.pool.check_integrity([block for request in self.requests.values() for block in request.blocks])
+        self.scheduler.swap_space.check_integrity([b for request in self.requests.values() for b in request.swapped])
 
     def _known(self, request_id: str) -> Request:
         request = self.requests.get(request_id)

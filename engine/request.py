@@ -20,7 +20,7 @@ class RequestKind(Enum):
 
 
 class RequestState(Enum):
-    WAITING = "waiting"  # holds no block
+    WAITING = "waiting"  # holds no block; perhaps host memory, when it was swapped out
     RUNNING = "running"  # holds blocks; has tokens to compute
     RECEIVING = "receiving"  # holds blocks that a transfer fills; private, never hashed
     HELD = "held"  # a prefill that is done and waits for its reader
@@ -56,7 +56,7 @@ class SamplingParams:
     grammar: str = ""  # llguidance's serialised form; the completion must match it
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Request:
     """Maintains `num_computed <= num_tokens` and a block for every computed token. Owned by the engine thread."""
 
@@ -71,11 +71,12 @@ class Request:
     arrived_at: float = 0.0  # seconds, the engine's clock
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
-    num_cached: int = 0  # of `num_computed`, found in the prefix cache at the last admission
+    num_cached: int = 0  # of `num_computed`, found in the prefix cache when it was first admitted
     pinned: bool = False  # a peer leases it: never preempted
     blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `token_ids`
     num_preemptions: int = 0
+    swapped: list[int] = field(default_factory=list)  # host blocks that hold the KV of `num_computed` tokens
     held_token: SampledToken | None = None  # of a HELD request: what was sampled, for its reader
 
     @property

@@ -1,4 +1,4 @@
-"""Chooses each step's work: decodes first, then prompt chunks up to the token budget, first come first served.
+"""Chooses each step's work: one loop for every strategy, under a token budget, by priority and arrival.
 
 Pure Python without a clock, so that a simulator drives the same class. Admission takes all blocks that a request's
 known tokens need, or none, so a half-admitted prompt can never wait for another one.
@@ -6,9 +6,8 @@ known tokens need, or none, so a half-admitted prompt can never wait for another
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.batch import Batch, Work
 from engine.block_hash import HashContext, extend_hashes
@@ -16,6 +15,9 @@ from engine.block_pool import BlockPool
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request, RequestKind, RequestState
 from engine.sampled_token import SampledToken, TokenLogprobs
+from engine.scheduling import STRATEGIES, Joins
+from engine.swap_space import Direction, PreemptionCosts, Swap, SwapSpace
+from engine.waiting_queue import Lane, WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,34 +30,46 @@ class TokenOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    request: Request
+    swapped: bool  # to host memory; else it is computed again
+
+
+@dataclass(slots=True)
 class Schedule:
-    batch: Batch
-    reserved: list[Request]  # got their blocks in this step and now wait for a peer's KV
-    preempted: list[Request]
+    """Made up while a step is planned, final when `Scheduler.schedule` returns it."""
 
-
-def _queue_key(request: Request) -> tuple[int, int, float]:
-    """Preempted requests and prompts that a peer already waits for come first, then priority, then arrival."""
-    resumes = request.num_preemptions > 0 and request.kind is not RequestKind.PREFILL
-    return (0 if resumes or request.pinned else 1, request.priority, request.arrived_at)
+    batch: Batch = field(default_factory=lambda: Batch(()))
+    swaps: list[Swap] = field(default_factory=list)  # to be copied in this order, before the batch is computed
+    reserved: list[Request] = field(default_factory=list)  # got their blocks and now wait for a peer's KV
+    preempted: list[Preemption] = field(default_factory=list)
 
 
 class Scheduler:
     """Maintains who waits, runs, receives and is held; each request is in one of the four, until it ends."""
 
     def __init__(self, config: EngineConfig, pool: BlockPool, hash_context: HashContext) -> None:
-        self.config = config
+        self.config = config.scheduling
+        self.strategy = STRATEGIES[self.config.strategy]
         self.pool = pool
         self.hash_context = hash_context
-        self.waiting: list[Request] = []  # ordered by _queue_key
-        self.running: list[Request] = []  # oldest admission first
-        self.receiving: list[Request] = []
-        self.held: list[Request] = []
+        self.swap_space = SwapSpace(self.config.num_swap_blocks)
+        self.costs = PreemptionCosts()
+        self.waiting = WaitingQueue(self.config.priority_ageing_s, self.config.long_prefill_token_threshold)
+        self.running: dict[Request, None] = {}  # in the order of their admission, as the next two
+        self.receiving: dict[Request, None] = {}
+        self.held: dict[Request, None] = {}
+        self._plan = Schedule()
+        self._block_size = config.block_size
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return self.waiting.num_uncomputed_tokens + sum(r.num_uncomputed for r in self.running)
 
     def add(self, request: Request) -> None:
         self._hash_new_blocks(request)
         request.state = RequestState.WAITING
-        bisect.insort(self.waiting, request, key=_queue_key)
+        self.waiting.add(request)
 
     def pin(self, request: Request) -> None:
         """A peer waits for this prompt: from now on it goes before others and is never preempted."""
@@ -64,35 +78,33 @@ class Scheduler:
             self.waiting.remove(request)
         request.pinned = True
         if requeue:
-            bisect.insort(self.waiting, request, key=_queue_key)
+            self.waiting.add(request)
 
     def accept(self, request: Request, first_token: SampledToken) -> TokenOutput:
         """The received KV of all its tokens is valid: the request speaks its first token and runs."""
-        self.receiving.remove(request)
+        del self.receiving[request]
         request.kind = RequestKind.GENERATE
         request.state = RequestState.RUNNING
-        self.running.append(request)
+        self.running[request] = None
         self._advance(request, request.num_tokens)
         return self._append(request, first_token)
 
     def remove(self, request: Request) -> None:
         """Ends the request, whatever it does, and lets its blocks go."""
         self._leave(request)
+        self._drop_swapped(request)
         request.state = RequestState.FINISHED
 
     def schedule(self) -> Schedule:
-        preempted: list[Request] = []
+        """Room for the next tokens of those that run; then, if that was there, newcomers; then who computes what."""
+        plan = self._plan = Schedule()
         for request in list(self.running):
-            self._grow(request, preempted)
-        reserved = [] if preempted else self._admit_waiting(preempted)
-        works: list[Work] = []
-        budget = self.config.max_num_batched_tokens
-        for request in sorted(self.running, key=lambda r: r.num_uncomputed > 1):  # decodes first, else as admitted
-            if budget and len(works) < self.config.max_num_seqs and self._has_room(request):
-                n = min(request.num_uncomputed, self.config.prefill_chunk_size, budget)
-                works.append(Work(request, request.num_computed, n, sample=n == request.num_uncomputed))
-                budget -= n
-        return Schedule(Batch(tuple(works)), reserved, preempted)
+            if len(request.blocks) * self._block_size < request.num_tokens:
+                self._grow(request)
+        if not plan.preempted:
+            self._admit_waiting()
+        plan.batch = Batch(tuple(self._works()))
+        return plan
 
     def update(self, batch: Batch, sampled: Mapping[str, SampledToken]) -> list[TokenOutput]:
         """Takes in what was computed, and each sampled work's next token; nothing of requests that have ended."""
@@ -101,57 +113,101 @@ class Scheduler:
             self._advance(work.request, work.end)
         return [self._append(work.request, sampled[work.request.request_id]) for work in works if work.sample]
 
-    def _has_room(self, request: Request) -> bool:
-        return len(request.blocks) * self.config.block_size >= request.num_tokens
+    def _works(self) -> list[Work]:
+        """Decodes first, then prompts in order, as many and as much of each as the strategy and its knobs allow."""
+        decodes: list[Request] = []
+        prompts: list[Request] = []
+        for request in self.running:
+            if len(request.blocks) * self._block_size >= request.num_tokens:
+                (decodes if request.num_uncomputed == 1 else prompts).append(request)
+        if prompts and self.strategy.prompts_alone:
+            decodes = []
+        works = [Work(request, request.num_computed, 1, sample=True) for request in decodes]
+        return works + self._chunks(prompts, self.config.max_num_batched_tokens - len(works))
 
-    def _grow(self, request: Request, preempted: list[Request]) -> None:
-        """Makes room for the request's next token, at the cost of younger ones; without room it sits this step out."""
-        while request.state is RequestState.RUNNING and not self._has_room(request):
-            block = self.pool.allocate(1)
-            if block is not None:
-                request.blocks += block
-            elif not self._preempt_youngest(preempted):
-                return
-
-    def _admit_waiting(self, preempted: list[Request]) -> list[Request]:
-        """Admits in order, up to the first that finds no room; returns those that now receive."""
-        reserved: list[Request] = []
-        while self.waiting and len(self.running) + len(self.receiving) < self.config.max_num_seqs:
-            request = self.waiting[0]
-            if not self._admit(request, preempted):
+    def _chunks(self, prompts: list[Request], budget: int) -> list[Work]:
+        chunks: list[Work] = []
+        num_partial = num_long_partial = 0
+        for request in sorted(prompts, key=self.waiting.key):
+            rest = request.num_uncomputed
+            size = min(rest, budget, rest if self.strategy.whole_prompts else self.config.prefill_chunk_size)
+            if size == 0 or (size < rest and self.strategy.whole_prompts):
                 break
-            if request.state is RequestState.RECEIVING:
-                reserved.append(request)
-        return reserved
+            if size < rest:
+                is_long = self.waiting.is_long(request)
+                if num_partial == self.config.max_num_partial_prefills or (
+                    is_long and num_long_partial == self.config.max_long_partial_prefills
+                ):
+                    continue
+                num_partial += 1
+                num_long_partial += is_long
+            chunks.append(Work(request, request.num_computed, size, sample=size == rest))
+            budget -= size
+        return chunks
 
-    def _admit(self, request: Request, preempted: list[Request]) -> bool:
-        hits = self.pool.lookup(request.block_hashes[: (request.num_tokens - 1) // self.config.block_size])
+    def _admit_waiting(self) -> None:
+        """Admits in order, up to the first that finds no room."""
+        lanes = self._open_lanes() if self.waiting else set()
+        while (request := self.waiting.first(lanes)) is not None:
+            lane = self.waiting.lane(request)
+            if not self._has_place(request) or not self._admit(request):
+                return
+            if lane is Lane.LONG and self._num_long_prompts() >= self.config.max_long_partial_prefills:
+                lanes.discard(lane)
+
+    def _open_lanes(self) -> set[Lane]:
+        """What the strategy leaves open, and the long prompts that run."""
+        joins = self.strategy.joins
+        if joins is Joins.BETWEEN_BATCHES and self.running:
+            return {Lane.COMPUTED}
+        if joins is Joins.BETWEEN_DECODES and any(request.num_uncomputed == 1 for request in self.running):
+            return {Lane.COMPUTED}
+        if self._num_long_prompts() >= self.config.max_long_partial_prefills:
+            return {Lane.COMPUTED, Lane.SHORT}
+        return set(Lane)
+
+    def _num_long_prompts(self) -> int:
+        return sum(request.num_uncomputed > 1 and self.waiting.is_long(request) for request in self.running)
+
+    def _has_place(self, request: Request) -> bool:
+        """Whether one more may run, perhaps instead of one of a worse priority."""
+        is_full = len(self.running) + len(self.receiving) >= self.config.max_num_seqs
+        return not is_full or self._make_way(request, num_places=1)
+
+    def _admit(self, request: Request) -> bool:
+        hits = self.pool.lookup(request.block_hashes[: (request.num_tokens - 1) // self._block_size])
         self.pool.acquire(hits)
-        need = -(-request.num_tokens // self.config.block_size) - len(hits)
-        blocks = self._take_blocks(request, need, preempted)
+        blocks = self._take_blocks(request, self._num_blocks(request.num_tokens) - len(hits))
         if blocks is None:
             self.pool.release(hits)
             return False
         self.pool.count_lookup(len(request.block_hashes), len(hits))
         self.waiting.remove(request)
         request.blocks = hits + blocks
-        request.num_computed = request.num_cached = len(hits) * self.config.block_size
+        request.num_computed = max(request.num_computed, len(hits) * self._block_size)
+        if request.num_preemptions == 0:
+            request.num_cached = request.num_computed
+        self._swap_in(request, len(hits))
         if request.kind is RequestKind.RECEIVE:
             request.state = RequestState.RECEIVING
-            self.receiving.append(request)
+            self.receiving[request] = None
+            self._plan.reserved.append(request)
         else:
             request.state = RequestState.RUNNING
-            self.running.append(request)
+            self.running[request] = None
         return True
 
-    def _take_blocks(self, request: Request, n: int, preempted: list[Request]) -> list[int] | None:
+    def _take_blocks(self, request: Request, n: int) -> list[int] | None:
         if request.kind is RequestKind.RECEIVE and self.receiving:
             receiving = sum(len(r.blocks) for r in self.receiving)
             if receiving + n > self.config.max_receiving_share * self.pool.num_blocks:
                 return None
-        while request.pinned and n > self.pool.num_free and self._preempt_unread(preempted):
+        while request.pinned and n > self.pool.num_free and self._preempt_unread():
             pass
-        return self.pool.allocate(n) if n + self._headroom(request) <= self.pool.num_free else None
+        num_wanted = n + self._headroom(request)
+        if num_wanted > self.pool.num_free and not self._make_way(request, num_blocks=num_wanted):
+            return None
+        return self.pool.allocate(n)
 
     def _headroom(self, request: Request) -> int:
         """Free blocks to leave, so that those that decode do not preempt the newcomer at once."""
@@ -160,59 +216,123 @@ class Scheduler:
             return 0
         return self.config.decode_headroom_blocks * (num_decoding + 1)
 
-    def _preempt_youngest(self, preempted: list[Request]) -> bool:
-        """Never the oldest: it must end so that everybody gets on."""
-        victim = next((r for r in reversed(self.running[1:]) if not r.pinned), None)
-        return victim is not None and self._preempt(victim, preempted)
+    def _grow(self, request: Request) -> None:
+        """Makes room for the request's next token, at the cost of others; without room it sits this step out."""
+        while request.state is RequestState.RUNNING and len(request.blocks) < self._num_blocks(request.num_tokens):
+            block = self.pool.allocate(1)
+            if block is not None:
+                request.blocks += block
+            elif not self._preempt_last():
+                return
 
-    def _preempt_unread(self, preempted: list[Request]) -> bool:
+    def _preempt_last(self) -> bool:
+        """Never the first in order: it must end so that everybody gets on."""
+        first = min(self.running, key=self.waiting.order)
+        others = [request for request in self.running if not request.pinned and request is not first]
+        return self._preempt(others)
+
+    def _preempt_unread(self) -> bool:
         """A prompt that nobody opened yet gives way to one that a peer, holding blocks itself, waits for."""
-        victim = next((r for r in reversed(self.held + self.running) if not r.pinned), None)
-        return victim is not None and self._preempt(victim, preempted)
+        return self._preempt([request for request in (*self.held, *self.running) if not request.pinned])
 
-    def _preempt(self, victim: Request, preempted: list[Request]) -> bool:
+    def _make_way(self, newcomer: Request, num_places: int = 0, num_blocks: int = 0) -> bool:
+        """Requests of a worse priority give way to the newcomer, each once in its life, when that is enough."""
+        worse = [
+            request
+            for request in self.running
+            if request.priority > newcomer.priority and not request.pinned and request.num_preemptions == 0
+        ]
+        if len(worse) < num_places or self.pool.num_free + sum(len(r.blocks) for r in worse) < num_blocks:
+            return False
+        while worse and (num_places > 0 or self.pool.num_free < num_blocks):
+            self._preempt(worse)
+            worse = [request for request in worse if request.state is RequestState.RUNNING]
+            num_places -= 1
+        return num_places <= 0 and self.pool.num_free >= num_blocks
+
+    def _preempt(self, candidates: Sequence[Request]) -> bool:
+        """The last of them, in order, goes back to the queue; False when there is none."""
+        victim = max(candidates, key=self.waiting.order, default=None)
+        if victim is None:
+            return False
         if victim.state is RequestState.HELD:
             victim.token_ids.pop()  # sampled again when the prompt is computed again
             victim.held_token = None
-            del victim.block_hashes[victim.num_tokens // self.config.block_size :]
+            del victim.block_hashes[victim.num_tokens // self._block_size :]
+        self._swap_out(victim)
         self._leave(victim)
-        victim.num_computed = victim.num_cached = 0
+        if not victim.swapped:
+            victim.num_computed = 0
         victim.num_preemptions += 1
         self.add(victim)
-        preempted.append(victim)
+        self._plan.preempted.append(Preemption(victim, bool(victim.swapped)))
         return True
 
+    def _swap_out(self, victim: Request) -> None:
+        """Unless it is to be computed again: then nothing is kept of it."""
+        n = self._num_blocks(victim.num_computed)
+        if victim.kind is not RequestKind.GENERATE or n == 0 or self.config.preemption == "recompute":
+            return
+        if self.config.preemption == "auto" and not self.costs.swap_is_cheaper(n, victim.num_computed):
+            return
+        host_blocks = self.swap_space.allocate(n)
+        if host_blocks is not None:
+            victim.swapped = host_blocks
+            self._plan.swaps.append(Swap(Direction.OUT, tuple(victim.blocks[:n]), tuple(host_blocks)))
+
+    def _swap_in(self, request: Request, num_hits: int) -> None:
+        """What the prefix cache still has is not copied; what is copied is found there again."""
+        n = len(request.swapped)
+        if n > num_hits:
+            blocks, host_blocks = request.blocks[num_hits:n], request.swapped[num_hits:]
+            self._plan.swaps.append(Swap(Direction.IN, tuple(blocks), tuple(host_blocks)))
+            self._publish(request, num_hits)
+        self._drop_swapped(request)
+
+    def _drop_swapped(self, request: Request) -> None:
+        self.swap_space.release(request.swapped)
+        request.swapped = []
+
     def _leave(self, request: Request) -> None:
-        groups = {
-            RequestState.WAITING: self.waiting,
-            RequestState.RUNNING: self.running,
-            RequestState.RECEIVING: self.receiving,
-            RequestState.HELD: self.held,
-        }
-        groups[request.state].remove(request)
+        match request.state:
+            case RequestState.WAITING:
+                self.waiting.remove(request)
+            case RequestState.RUNNING:
+                del self.running[request]
+            case RequestState.RECEIVING:
+                del self.receiving[request]
+            case RequestState.HELD:
+                del self.held[request]
         self.pool.release(request.blocks)
         request.blocks = []
 
     def _advance(self, request: Request, num_computed: int) -> None:
-        first = request.num_computed // self.config.block_size
+        first = request.num_computed // self._block_size
         request.num_computed = num_computed
         self._hash_new_blocks(request)
-        for i in range(first, num_computed // self.config.block_size):
+        self._publish(request, first)
+
+    def _publish(self, request: Request, first: int) -> None:
+        """The full blocks from `first` on, of what is computed."""
+        for i in range(first, request.num_computed // self._block_size):
             self.pool.publish(request.blocks[i], request.block_hashes[i])
 
     def _append(self, request: Request, token: SampledToken) -> TokenOutput:
         request.token_ids.append(token.token_id)
         reason = request.finish_reason_at(token.token_id)
         if request.kind is RequestKind.PREFILL:
-            self.running.remove(request)
+            del self.running[request]
             request.state = RequestState.HELD
             request.held_token = token
-            self.held.append(request)
+            self.held[request] = None
         elif reason is not None:
             self.remove(request)
         return TokenOutput(request.request_id, request.num_generated - 1, token.token_id, reason, token.logprobs)
 
     def _hash_new_blocks(self, request: Request) -> None:
-        request.block_hashes = extend_hashes(
-            self.hash_context.with_salt(request.cache_salt), request.token_ids, request.block_hashes
-        )
+        if len(request.block_hashes) < request.num_tokens // self._block_size:
+            context = self.hash_context.with_salt(request.cache_salt)
+            request.block_hashes = extend_hashes(context, request.token_ids, request.block_hashes)
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)

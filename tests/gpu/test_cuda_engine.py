@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from engine.build import build_engine
-from engine.config import EngineConfig
 from engine.request import Request, SamplingParams
+from tests.engine_config import engine_config
 from tests.unit.engine_model.tiny_models import TINY_MODELS, VOCAB_SIZE, save_tiny
 
 
 def generate(folder: Path, device: str) -> list[list[int]]:
     """Four requests of different lengths side by side, in chunks of 8, 12 greedy tokens each."""
-    config = EngineConfig(device=device, dtype="float32", block_size=4, num_blocks=64, prefill_chunk_size=8)
+    config = engine_config(device=device, dtype="float32", block_size=4, num_blocks=64, prefill_chunk_size=8)
     engine = build_engine(folder, config)
     requests = [
         Request(f"r{n}", [(n * 7 + i) % VOCAB_SIZE for i in range(n)], n, SamplingParams(max_tokens=12))

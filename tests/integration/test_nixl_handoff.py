@@ -13,7 +13,6 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from decode_worker.grpc_peer import GrpcPeer
-from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
 from engine.fake_runner import FakeModel, FakeRunner
@@ -42,6 +41,7 @@ from kv_transfer.peer_link import PeerLink
 from kv_transfer.staging import StagingRing
 from prefill_worker.peer_service import PeerService
 from rpc import peer_pb2_grpc
+from tests.engine_config import engine_config
 from tests.integration.child import Child
 
 pytestmark = pytest.mark.integration
@@ -58,11 +58,11 @@ class Side:
     """One worker without its request plane."""
 
     def __init__(self, incarnation: str, config: TransferConfig, model: FakeModel = MODEL) -> None:
-        engine_config = EngineConfig(block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS, prefill_chunk_size=32)
+        config_of_engine = engine_config(block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS, prefill_chunk_size=32)
         layout = model.layout(BLOCK_SIZE)
         cache = KVCache(layout, NUM_BLOCKS)
         self.config = config
-        self.engine = Engine(engine_config, model.info(), FakeRunner(cache, model), cache)
+        self.engine = Engine(config_of_engine, model.info(), FakeRunner(cache, model), cache)
         self.thread = EngineThread(self.engine, tick_s=0.01)
         self.ring = StagingRing(config, layout.block_bytes, "cpu", lambda _: None)
         self.transport = NixlTransport(incarnation, cache, self.ring, ucx_tls=config.ucx_tls)

@@ -65,7 +65,7 @@ def test_a_pool_lays_its_settings_over_the_cluster_s() -> None:
         ("cluster.engine.tensor_parallel_size", 2, "tensor_parallel_size is not supported yet: set it to 1"),
         ("cluster.pools", 3, "cluster.pools is 3: it should be a section"),
         ("cluster.pools.decode.replicas", 0, "set pools.decode.replicas or pools.mixed.replicas"),
-        ("cluster.engine.prefill_chunk_size", 4096, "prefill_chunk_size (4096) is larger than max_num_batched_tokens"),
+        ("cluster.engine.scheduling.prefill_chunk_size", 4096, "(4096) is larger than max_num_batched_tokens"),
         ("cluster.pools.decode.engine.block_size", 8, "the two could not share KV; set them equal"),
         ("proxy.http_port", 8001, "proxy.http_port and proxy.grpc_port are both 8001"),
         ("proxy.host", "0.0.0.0", "proxy: host 0.0.0.0 can be reached from other machines"),

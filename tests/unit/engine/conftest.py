@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.fake_runner import FakeModel, FakeRunner
 from engine.kv_cache import KVCache
 from engine.request import Request, RequestKind, SamplingParams
+from tests.engine_config import engine_config
 
 
 def make_engine(**fields: object) -> Engine:
-    config = EngineConfig.model_validate({"block_size": 4, "num_blocks": 32, "prefill_chunk_size": 8} | fields)
+    config = engine_config(**({"block_size": 4, "num_blocks": 32, "prefill_chunk_size": 8} | fields))
     model = FakeModel()
     cache = KVCache(model.layout(config.block_size), config.num_blocks)
     return Engine(config, model.info(), FakeRunner(cache, model), cache)

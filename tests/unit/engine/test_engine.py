@@ -198,7 +198,7 @@ def test_transfers_wait_on_a_bounded_share_of_the_blocks(new_engine: NewEngine, 
     for n in range(3):
         engine.add(new_request([n] * 16, kind=RequestKind.RECEIVE))
     assert len(engine.step().reserved) == 2
-    assert engine.scheduler.waiting[0].request_id == "r2"
+    assert next(iter(engine.scheduler.waiting)).request_id == "r2"
     engine.abort("r0")
     assert [r.request_id for r in engine.step().reserved] == ["r2"]
 

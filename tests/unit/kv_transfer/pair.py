@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
-from engine.config import EngineConfig
 from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
 from engine.fake_runner import FakeModel, FakeRunner
@@ -24,6 +23,7 @@ from kv_transfer.messages import Compatibility, PeerInfo, Ticket, TransportInfo
 from kv_transfer.peer import Peer
 from kv_transfer.peer_link import PeerLink
 from kv_transfer.staging import StagingRing
+from tests.engine_config import engine_config
 
 T = TypeVar("T")
 BLOCK_SIZE = 4
@@ -33,7 +33,7 @@ SESSION = bytes(range(16))
 
 def make_engine(model: FakeModel | None = None, **fields: object) -> Engine:
     defaults = {"block_size": BLOCK_SIZE, "num_blocks": 64, "prefill_chunk_size": 8, "max_num_batched_tokens": 64}
-    config = EngineConfig.model_validate(defaults | fields)
+    config = engine_config(**(defaults | fields))
     model = model or FakeModel()
     cache = KVCache(model.layout(config.block_size), config.num_blocks)
     return Engine(config, model.info(), FakeRunner(cache, model), cache)

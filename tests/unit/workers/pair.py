@@ -29,6 +29,7 @@ from kv_transfer.staging import StagingRing
 from prefill_worker.peer_service import PeerService
 from prefill_worker.service import PrefillService
 from rpc import peer_pb2_grpc, worker_pb2
+from tests.engine_config import engine_config
 
 SHORT = TransferConfig(
     staging_slots=4,
@@ -164,7 +165,7 @@ class Pair:
     """P and D, and the proxy's streams to both."""
 
     def __init__(self, engine: EngineConfig | None = None, config: TransferConfig | None = None) -> None:
-        self.engine_config = engine or EngineConfig(block_size=4, num_blocks=64, prefill_chunk_size=8)
+        self.engine_config = engine or engine_config(block_size=4, num_blocks=64, prefill_chunk_size=8)
         self.config = config or TransferConfig(
             staging_slots=4, staging_slot_bytes=256, max_quarantined_slots=3
         )  # a block

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.config import EngineConfig
 from engine.fake_runner import FakeRunner
 from rpc import worker_pb2
+from tests.engine_config import engine_config
 from tests.unit.workers.pair import SHORT, FakeStream, Pair, token_request
 
 
@@ -178,7 +178,7 @@ async def test_a_stalled_transfer_ends_at_its_deadline_and_its_slot_is_quarantin
 
 
 async def test_no_room_on_decode_is_reported_after_the_reserve_deadline() -> None:
-    engine = EngineConfig(block_size=4, num_blocks=16, prefill_chunk_size=8)
+    engine = engine_config(block_size=4, num_blocks=16, prefill_chunk_size=8)
     async with Pair(engine, SHORT) as pair:
         blocks = await asyncio.wrap_future(pair.d.engine.call(lambda engine: engine.pool.allocate(12)))
         pair.start(token_request("r", list(range(40))))
