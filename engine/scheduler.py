@@ -237,11 +237,7 @@ class Scheduler:
 
     def _make_way(self, newcomer: Request, num_places: int = 0, num_blocks: int = 0) -> bool:
         """Requests of a worse priority give way to the newcomer, each once in its life, when that is enough."""
-        worse = [
-            request
-            for request in self.running
-            if request.priority > newcomer.priority and not request.pinned and request.num_preemptions == 0
-        ]
+        worse = [request for request in self.running if self._gives_way(request, newcomer)]
         if len(worse) < num_places or self.pool.num_free + sum(len(r.blocks) for r in worse) < num_blocks:
             return False
         while worse and (num_places > 0 or self.pool.num_free < num_blocks):
@@ -249,6 +245,11 @@ class Scheduler:
             worse = [request for request in worse if request.state is RequestState.RUNNING]
             num_places -= 1
         return num_places <= 0 and self.pool.num_free >= num_blocks
+
+    def _gives_way(self, request: Request, newcomer: Request) -> bool:
+        has_waited = self.waiting.order(request) <= self.waiting.order(newcomer)
+        is_worse = request.priority > newcomer.priority and not has_waited
+        return is_worse and not request.pinned and request.num_preemptions == 0
 
     def _preempt(self, candidates: Sequence[Request]) -> bool:
         """The last of them, in order, goes back to the queue; False when there is none."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from engine.batch import Batch, Runner
 from engine.engine import Engine, StepResult
@@ -296,36 +294,3 @@ class PoisonedRunner:
         if any(self._token in work.request.token_ids for work in batch.works):
             raise RuntimeError("a kernel that does not like this token")
         return self._runner.run(batch)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=12),
-    num_blocks=st.integers(14, 40),
-    abort_every=st.integers(0, 4),
-)
-def test_whatever_the_mixture_all_end_and_no_block_is_lost(
-    lengths: list[tuple[int, int]], num_blocks: int, abort_every: int
-) -> None:
-    engine = make_engine(num_blocks=num_blocks, max_num_seqs=4)
-    new_request = RequestFactory()
-    requests = [new_request([n % 7] * length, max_tokens=m) for n, (length, m) in enumerate(lengths)]
-    for request in requests:
-        engine.add(request)
-    aborted = set()
-    if abort_every:
-        engine.step()
-        for request in requests[::abort_every]:
-            if engine.abort(request.request_id):
-                aborted.add(request.request_id)
-    for _ in range(2000):
-        result = engine.step()
-        engine.check_integrity()
-        if not result.num_tokens:
-            break
-    assert engine.requests == {}
-    counts = engine.pool.counts()
-    assert counts.free + counts.cached == num_blocks
-    for request, (length, m) in zip(requests, lengths, strict=True):
-        if request.request_id not in aborted:
-            assert request.token_ids[length:] == FakeRunner.expected(request.token_ids[:length], m)
