@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from cluster.observe_service import Record
 from cluster.spec import WorkerSpec
 from decode_worker.peers import PeerDirectory
 from engine.engine import Engine
@@ -40,17 +41,21 @@ class KVPlane:
         registry: CollectorRegistry,
         labels: Mapping[str, str],
         on_failed: Callable[[str], None],
+        record: Callable[[Record], None],
     ) -> KVPlane:
-        """Takes a moment: NIXL starts. `on_failed` is called, from any thread, when this incarnation cannot go on."""
+        """Takes a moment: NIXL starts. `on_failed` is called, from any thread, when this incarnation cannot go on.
+
+        `record` is told of each hand-off and each lease that ended.
+        """
         config, cache = spec.kv_transfer, engine.engine.cache
         ring = StagingRing(config, cache.block_bytes, spec.engine.device, on_exhausted=on_failed)
         transport = NixlTransport(spec.incarnation, cache, ring, config.ucx_tls, config.ucx_net_devices, on_failed)
-        leases = LeaseTable(engine.engine, config, on_awake=transport.keep_awake)
+        leases = LeaseTable(engine.engine, config, on_awake=transport.keep_awake, on_ended=record)
         offer = TransportInfo(transport.name, transport.metadata())
         me = PeerInfo(spec.incarnation, compatibility(engine.engine), (offer,))
         metrics = TransferMetrics(registry, labels)
         registry.register(TransferGauges(leases, ring, labels))
-        peers = PeerDirectory(me, engine, transport, ring, config, metrics)
+        peers = PeerDirectory(me, engine, transport, ring, config, metrics, on_ended=record)
         peer_service = PeerService(LocalPeer(me, leases, engine), cache.layout, transport.name, metrics)
         return cls(transport, leases, peers, peer_service, metrics)
 

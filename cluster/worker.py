@@ -20,6 +20,7 @@ from cluster.address import join_host_port
 from cluster.admission import Admission
 from cluster.kv_plane import KVPlane
 from cluster.membership import Addresses
+from cluster.observe_service import ObserveService, Record
 from cluster.request_stream import Identity, LoadReporter, StreamServer
 from cluster.spec import WorkerSpec
 from cluster.token_request import RequestBuilder
@@ -28,8 +29,10 @@ from decode_worker.service import DecodeService
 from engine.build import build_engine
 from engine.engine import StepResult
 from engine.engine_thread import EngineThread
+from engine.record_log import RecordLog
+from engine.step_record import step_record
 from prefill_worker.service import PrefillService
-from rpc import peer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from rpc import observe_pb2_grpc, peer_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class Parts:
     prefill: PrefillService
     decode: DecodeService
     loads: LoadReporter
+    records: RecordLog[Record]
     server: grpc.aio.Server
     metrics_server: WSGIServer
 
@@ -76,7 +80,8 @@ class Worker:
         def fail(reason: str) -> None:
             loop.call_soon_threadsafe(self._fail, reason)
 
-        kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail)
+        records = RecordLog[Record](spec.engine.trace_steps)
+        kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail, records.append)
         make_request, admits = RequestBuilder(), self._admission
         prefill = PrefillService(engine, kv.leases, make_request, admits.refusal_of_prefill)
         decode = DecodeService(engine, kv.peers, spec.kv_transfer, make_request, admits.refusal_of_decode, kv.metrics)
@@ -84,7 +89,7 @@ class Worker:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         port = server.add_insecure_port(join_host_port(spec.host, 0))
         metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
-        self._parts = Parts(engine, kv, prefill, decode, loads, server, metrics_server)
+        self._parts = Parts(engine, kv, prefill, decode, loads, records, server, metrics_server)
         self._observe_steps(EngineMetrics(registry, labels, engine))
         self._mount()
         engine.start()
@@ -148,12 +153,17 @@ class Worker:
         worker_pb2_grpc.add_PrefillServicer_to_server(prefill, parts.server)
         worker_pb2_grpc.add_DecodeServicer_to_server(decode, parts.server)
         peer_pb2_grpc.add_PeerServicer_to_server(parts.kv.peer_service, parts.server)
+        observe_pb2_grpc.add_ObserveServicer_to_server(ObserveService(self.spec, parts.records), parts.server)
 
     def _observe_steps(self, metrics: EngineMetrics) -> None:
         loop, parts = asyncio.get_running_loop(), self._started
 
         def on_step(result: StepResult) -> None:
             metrics.observe(result)
+            if parts.records.capacity:
+                record = step_record(result, parts.engine.load, monotonic())
+                if record is not None:
+                    parts.records.append(record)
             if result.num_tokens:
                 loop.call_soon_threadsafe(parts.loads.notify)
 

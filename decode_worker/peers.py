@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from decode_worker.grpc_peer import GrpcPeer
@@ -10,10 +11,11 @@ from engine.engine_thread import EngineThread
 from engine.request import Request
 from kv_transfer.config import TransferConfig
 from kv_transfer.handoff import Handoff, HandoffResult
-from kv_transfer.messages import PeerInfo, Ticket
+from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.metrics import TransferMetrics
 from kv_transfer.peer_link import PeerLink
 from kv_transfer.staging import StagingRing
+from kv_transfer.transfer_record import HandoffRecord
 from kv_transfer.transport import Transport
 from rpc import worker_pb2
 
@@ -37,6 +39,7 @@ class PeerDirectory:
         ring: StagingRing,
         config: TransferConfig,
         metrics: TransferMetrics,
+        on_ended: Callable[[HandoffRecord], None] = lambda handoff: None,
     ) -> None:
         self._me = me
         self._engine = engine
@@ -44,6 +47,7 @@ class PeerDirectory:
         self._ring = ring
         self._config = config
         self._metrics = metrics
+        self._on_ended = on_ended  # of each hand-off, however it ended
         self._connections: dict[tuple[str, str], Connection] = {}  # by incarnation and address
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -55,14 +59,20 @@ class PeerDirectory:
         self._forget_idle(clock())
         connection = self._connect(source)
         connection.num_open += 1
+        started_at = clock()
+        outcome: HandoffResult | FailureReason = FailureReason.ABORTED
         try:
             handoff = Handoff(
                 request, ticket, connection.link, self._engine, self._ring, self._config, source.transport
             )
-            result = await handoff.run(deadline)
+            result = outcome = await handoff.run(deadline)
+        except HandoffError as error:
+            outcome = error.reason
+            raise
         finally:
             connection.num_open -= 1
             connection.used_at = clock()
+            self._on_ended(HandoffRecord(request.request_id, ticket, source.incarnation, started_at, clock(), outcome))
         self._metrics.received(result)
         return result
 

@@ -16,7 +16,7 @@ from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.request import FinishReason, Request
 from engine.sampled_token import SampledToken
-from kv_transfer.block_reader import BlockReader
+from kv_transfer.block_reader import BlockReader, Span
 from kv_transfer.config import TransferConfig
 from kv_transfer.handoff_plan import Announcements, Plan
 from kv_transfer.messages import FailureReason, HandoffError, PrefillDone, SessionEnded, Ticket, Verdict
@@ -45,6 +45,7 @@ class HandoffResult:
     stages: dict[str, float]  # seconds: handshake, wait_ready, transfer (what prefill did not hide), validate
     transfer_s: float  # from the first read to the last byte
     overlap_ratio: float | None  # share of the reads' time before prefill was done; None when nothing was read
+    reads: tuple[Span, ...]
 
 
 @dataclass(slots=True)
@@ -128,6 +129,7 @@ class Handoff:
             stages=stages.seconds,
             transfer_s=reader.transfer_s(),
             overlap_ratio=reader.overlap_ratio(stages.ended_at["wait_ready"]),
+            reads=tuple(reader.spans),
         )
 
     async def _take_over(self, announced: Announcements, reader: BlockReader, stages: Stages) -> PrefillDone:

@@ -17,6 +17,7 @@ from engine.request import Request, RequestState
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError, SessionEnded, Ticket, Verdict
 from kv_transfer.session import Listener, Prompt, Session
+from kv_transfer.transfer_record import LeaseRecord
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +42,20 @@ class LeaseTable:
     """Maintains one live session at most for each session id.
 
     `on_awake` hears whether a peer may be reading: true from the first Open on; false again only `lease_s` after a
-    lease that ended without a Valid, so that late reads get to their end too.
+    lease that ended without a Valid, so that late reads get to their end too. `on_ended` hears of each lease's end.
     """
 
-    def __init__(self, engine: Engine, config: TransferConfig, on_awake: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: TransferConfig,
+        on_awake: Callable[[bool], None],
+        on_ended: Callable[[LeaseRecord], None] = lambda lease: None,
+    ) -> None:
         self._engine = engine
         self._config = config
         self._on_awake = on_awake
+        self._on_ended = on_ended
         self._sessions: dict[bytes, Session] = {}
         self._tombstones: OrderedDict[bytes, Tombstone] = OrderedDict()  # oldest first
         self._forgot_early = False
@@ -84,7 +92,7 @@ class LeaseTable:
         if session is None:
             listener(SessionEnded(FailureReason.GONE, f"session {ticket} has ended"))
             return
-        session.listen(listener, have_tokens)
+        session.listen(listener, have_tokens, now)
         if session.prompt is None:
             session.shorten(now + self._config.open_timeout_s)
         else:
@@ -201,6 +209,10 @@ class LeaseTable:
         """The one way out: leases, request and listener go, a tombstone stays."""
         del self._sessions[session.ticket.session]
         self._bury(session.ticket, committed, now)
+        if session.opened_at is not None:
+            request_id = session.prompt.request.request_id if session.prompt is not None else None
+            failure = reason if committed is None else None
+            self._on_ended(LeaseRecord(request_id, session.ticket, session.opened_at, now, failure))
         session.let_go()
         if session.prompt is not None:
             request = session.prompt.request

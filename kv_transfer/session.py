@@ -50,6 +50,7 @@ class Session:
     block_size: int
     prompt: Prompt | None = None  # None: the Open came before its Prefill
     listener: Listener | None = None  # None: not opened
+    opened_at: float | None = None  # for the first time
     have_tokens: int = 0
     announced: list[BlockRef] = field(default_factory=list)  # leased; from have_tokens on, without gaps
     done_sent: bool = False
@@ -76,11 +77,13 @@ class Session:
         """Unless it ends earlier anyway."""
         self.expires_at = min(self.expires_at, until)
 
-    def listen(self, listener: Listener, have_tokens: int) -> None:
+    def listen(self, listener: Listener, have_tokens: int, now: float) -> None:
         """From here on `announce` says everything once more, to `listener`. Who listened so far hears no more."""
         if self.listener is not None:
             self.listener(SessionEnded(FailureReason.SUPERSEDED, f"session {self.ticket} was opened again"))
         self.let_go()
+        if self.opened_at is None:
+            self.opened_at = now
         self.listener, self.have_tokens = listener, have_tokens
         self.done_sent, self._next_sequence = False, 0
 

@@ -77,9 +77,9 @@ def test_preemptions_are_recorded_with_their_kind(new_request: RequestFactory, k
     dropped = [request_id for record in records for request_id in record.dropped]
     assert set(swapped if kind == "swap" else dropped) == {"r1"}
     assert not (dropped if kind == "swap" else swapped)
-    blocks_out = sum(record.num_blocks_swapped_out for record in records)
-    assert blocks_out == sum(record.num_blocks_swapped_in for record in records)
-    assert (blocks_out > 0) == (kind == "swap")
+    num_out = sum(record.num_blocks_swapped_out for record in records)
+    num_in = sum(record.num_blocks_swapped_in for record in records)
+    assert (num_out > 0, num_in > 0) == (kind == "swap", kind == "swap")
 
 
 def test_an_idle_tick_leaves_no_record() -> None:

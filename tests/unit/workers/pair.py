@@ -26,6 +26,7 @@ from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
 from kv_transfer.metrics import TransferMetrics
 from kv_transfer.staging import StagingRing
+from kv_transfer.transfer_record import HandoffRecord
 from prefill_worker.peer_service import PeerService
 from prefill_worker.service import PrefillService
 from rpc import peer_pb2_grpc, worker_pb2
@@ -177,7 +178,16 @@ class Pair:
         self.ends: list[PrefillEnd] = []
         await self.start_prefill_end("p-1")
         self.metrics = TransferMetrics(self.d.registry, LABELS)
-        self.peers = PeerDirectory(self.d.info, self.d.engine, self.d.transport, self.d.ring, self.config, self.metrics)
+        self.handoffs: list[HandoffRecord] = []
+        self.peers = PeerDirectory(
+            self.d.info,
+            self.d.engine,
+            self.d.transport,
+            self.d.ring,
+            self.config,
+            self.metrics,
+            on_ended=self.handoffs.append,
+        )
         self.decode = DecodeService(self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics)
         self.d.engine.start()
         return self
