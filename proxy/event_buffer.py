@@ -1,4 +1,4 @@
-"""What a request says to its client: pieces of text, then how it ended; held for the client up to a limit.
+"""What a request says to its client: pieces of text, then how each choice ended; held for the client up to a limit.
 
 One side pushes and never waits; the other iterates.
 """
@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from proxy.errors import ApiError
+from proxy.logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class TokenEvent:
     index: int  # of the first id, counted from the first generated token
     ids: tuple[int, ...]
     text: str  # may be empty while a character or a stop string is incomplete
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each id, where they were asked for
+    choice: int = 0  # of the answer, counted from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,10 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class FinishedEvent:
     reason: str  # stop | length
-    usage: Usage
+    usage: Usage  # of this choice
     timings: Timings
     route: Route
+    choice: int = 0
 
 
 Event = TokenEvent | FinishedEvent
@@ -58,14 +62,17 @@ class SlowClient(Exception):
 
 
 class EventBuffer:
-    """Maintains the events that the client has not taken yet. After a FinishedEvent or an error nothing is added."""
+    """Maintains the events that the client has not taken yet, of all choices in the order they came.
 
-    def __init__(self, max_tokens: int) -> None:
+    After the last choice's FinishedEvent, or the first error, nothing is added.
+    """
+
+    def __init__(self, max_tokens: int, num_choices: int = 1) -> None:
         self.max_tokens = max_tokens
+        self._num_running = num_choices
         self._events: deque[Event] = deque()
         self._num_tokens = 0
         self._error: ApiError | None = None
-        self._ended = False
         self._wake = asyncio.Event()
 
     def push(self, event: Event) -> None:
@@ -74,15 +81,16 @@ class EventBuffer:
             if self._num_tokens + len(event.ids) > self.max_tokens:
                 raise SlowClient
             self._num_tokens += len(event.ids)
+        else:
+            self._num_running -= 1
         self._events.append(event)
-        self._ended = isinstance(event, FinishedEvent)
         self._wake.set()
 
     def fail(self, error: ApiError, *, drop: bool = False) -> None:
-        """The client gets what waits (unless it is dropped), then the error."""
+        """The client gets what waits (unless it is dropped), then the error; of several errors the first."""
         if drop:
             self._events.clear()
-        self._error = error
+        self._error = self._error or error
         self._wake.set()
 
     def __aiter__(self) -> EventBuffer:
@@ -93,7 +101,7 @@ class EventBuffer:
         while not self._events:
             if self._error is not None:
                 raise self._error
-            if self._ended:
+            if not self._num_running:
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()

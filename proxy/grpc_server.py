@@ -14,11 +14,14 @@ from grpc_reflection.v1alpha import reflection
 
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.event_buffer import Event, FinishedEvent, TokenEvent
-from proxy.lifecycle import Lifecycle
-from proxy.metadata import answer_metadata, refuse_headers
+from proxy.generation import Generation
+from proxy.logprobs import TokenLogprobs
+from proxy.metadata import answer_metadata, read_cache_salt, read_priority, refuse_headers
+from proxy.priority import NORMAL
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import Sampling
 from proxy.service import GenerationRequest, GenerationService, new_request_id
+from proxy.tokenizer import Tokenizer
 from rpc import inference_pb2, inference_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
@@ -77,19 +80,18 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
         request_id = request.request_id or metadata.get("x-request-id") or new_request_id()
-        lifecycle: Lifecycle | None = None
+        generation: Generation | None = None
         try:
-            generation = self._generation(request, request_id, metadata, context)
-            lifecycle = await self._service.submit(generation)
-            yield self._started(lifecycle)
-            async for event in lifecycle.events:
-                yield _response(event)
-            context.set_trailing_metadata(tuple(answer_metadata(lifecycle).items()))
+            generation = await self._service.submit(self._request(request, request_id, metadata, context))
+            yield self._started(generation)
+            async for event in generation.events:
+                yield _response(event, self._service.model.tokenizer)
+            context.set_trailing_metadata(tuple(answer_metadata(generation.choices[0]).items()))
         except ApiError as error:
             await _abort(context, error, request_id)
         finally:
-            if lifecycle is not None:
-                lifecycle.cancel()
+            if generation is not None:
+                generation.cancel()
 
     async def Abort(  # noqa: N802
         self, request: inference_pb2.AbortRequest, context: Context
@@ -105,22 +107,27 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         served = inference_pb2.Model(name=model.name, max_model_len=self._service.max_model_len, created=model.created)
         return inference_pb2.ListModelsResponse(models=[served])
 
-    def _generation(
+    def _request(
         self, request: inference_pb2.GenerateRequest, request_id: str, metadata: dict[str, str], context: Context
     ) -> GenerationRequest:
+        priority = NORMAL
         try:
             refuse_headers(metadata)
+            priority = read_priority(metadata)
+            priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
+            salt = read_cache_salt(metadata, request.cache_salt if request.HasField("cache_salt") else None)
             prompt = _prompt(request)
         except ApiError as error:
-            self._service.count_refusal(request_id, error)
+            self._service.count_refusal(request_id, error, priority)
             raise
-        return GenerationRequest(request.model, request_id, prompt, _sampling(request), context.time_remaining())
+        sampling, timeout_s = _sampling(request), context.time_remaining()
+        return GenerationRequest(request.model, request_id, (prompt,), sampling, timeout_s, priority, salt)
 
-    def _started(self, lifecycle: Lifecycle) -> inference_pb2.GenerateResponse:
+    def _started(self, generation: Generation) -> inference_pb2.GenerateResponse:
         started = inference_pb2.Started(
-            request_id=lifecycle.job.request_id,
+            request_id=generation.request_id,
             model=self._service.model.name,
-            prompt_tokens=len(lifecycle.job.prompt_ids),
+            prompt_tokens=generation.num_prompt_tokens,
         )
         return inference_pb2.GenerateResponse(started=started)
 
@@ -152,13 +159,29 @@ def _sampling(request: inference_pb2.GenerateRequest) -> Sampling:
         stop_token_ids=tuple(given.stop_token_ids),
         ignore_eos=given.ignore_eos,
         stop=tuple(request.stop),
+        include_stop_str_in_output=request.include_stop_str_in_output,
+        min_p=given.min_p,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        repetition_penalty=given.repetition_penalty if given.HasField("repetition_penalty") else 1.0,
+        logit_bias=tuple(given.logit_bias.items()),
+        min_tokens=given.min_tokens,
+        num_logprobs=optional("logprobs"),
+        n=request.n if request.HasField("n") else 1,
     )
 
 
-def _response(event: Event) -> inference_pb2.GenerateResponse:
+def _response(event: Event, tokenizer: Tokenizer) -> inference_pb2.GenerateResponse:
     match event:
-        case TokenEvent(index, ids, text):
-            return inference_pb2.GenerateResponse(token=inference_pb2.Token(index=index, ids=ids, text=text))
+        case TokenEvent():
+            token = inference_pb2.Token(
+                index=event.index,
+                ids=event.ids,
+                text=event.text,
+                logprobs=[_logprobs(told, tokenizer) for told in event.logprobs],
+                choice=event.choice,
+            )
+            return inference_pb2.GenerateResponse(token=token)
         case FinishedEvent():
             usage, timings, route = event.usage, event.timings, event.route
             finished = inference_pb2.Finished(
@@ -176,8 +199,17 @@ def _response(event: Event) -> inference_pb2.GenerateResponse:
                 path=route.path,
                 prefill_worker=route.prefill_worker or "",
                 decode_worker=route.decode_worker,
+                choice=event.choice,
             )
             return inference_pb2.GenerateResponse(finished=finished)
+
+
+def _logprobs(told: TokenLogprobs, tokenizer: Tokenizer) -> inference_pb2.Logprobs:
+    chosen, *top = (
+        inference_pb2.Logprob(id=each.token_id, logprob=each.logprob, token=tokenizer.token_bytes(each.token_id))
+        for each in (told.chosen, *told.top)
+    )
+    return inference_pb2.Logprobs(chosen=chosen, top=top)
 
 
 async def _abort(context: Context, error: ApiError, request_id: str) -> NoReturn:

@@ -10,15 +10,18 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from proxy import prompt as prompts
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import FinishedEvent, TokenEvent
-from proxy.lifecycle import Lifecycle
+from proxy.event_buffer import FinishedEvent
+from proxy.generation import Generation
 from proxy.metadata import answer_metadata
 from proxy.openai_answer import Answer, error_object, sse
+from proxy.openai_choice import Choice
 from proxy.service import GenerationRequest, GenerationService
 
 UNREAD_BODY = (ErrorCode.TOO_LARGE, ErrorCode.TOO_SLOW)  # the rest of it is not waited for
@@ -33,57 +36,76 @@ class HttpGeneration(Response):
     """Submits the request when it is sent, and answers."""
 
     def __init__(
-        self, service: GenerationService, request: GenerationRequest, answer: Answer, *, streams: bool
+        self, service: GenerationService, request: GenerationRequest, answer: Answer, *, streams: bool, echoes: bool
     ) -> None:
+        """`echoes`: each choice's text starts with its prompt's."""
         super().__init__()
         self._service = service
         self._request = request
         self._answer = replace(answer, created=int(time.time()))
         self._streams = streams
+        self._echoes = echoes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            lifecycle = await self._service.submit(self._request)
-            async with _cancelled_with_client(lifecycle, receive):
+            generation = await self._service.submit(self._request)
+            async with _cancelled_with_client(generation, receive):
                 if self._streams:
-                    await self._stream(lifecycle, send)
+                    await self._stream(generation, send)
                     return
-                response = await self._whole(lifecycle)
+                response = await self._whole(generation)
         except ApiError as error:
             response = error_response(error, self._request.request_id)
         await response(scope, receive, send)
 
-    async def _whole(self, lifecycle: Lifecycle) -> Response:
-        texts: list[str] = []
+    async def _whole(self, generation: Generation) -> Response:
+        choices = self._choices(generation)
+        contents: dict[int, dict[str, Any]] = {}
         headers: dict[str, str] = {}
-        async for event in lifecycle.events:
+        async for event in generation.events:
             if isinstance(event, FinishedEvent):
-                content = self._answer.whole("".join(texts), event.reason, event.usage)
-                return JSONResponse(content, headers=headers)
-            headers = headers or answer_metadata(lifecycle)
-            texts.append(event.text)
-        raise RuntimeError("the events ended without an end")
+                contents[event.choice] = choices[event.choice].whole(event)
+            else:
+                headers = headers or answer_metadata(generation.choices[event.choice])
+                choices[event.choice].add(event)
+        in_order = [contents[index] for index in range(len(choices))]
+        return JSONResponse(self._answer.whole(in_order, generation.usage), headers=headers)
 
-    async def _stream(self, lifecycle: Lifecycle, send: Send) -> None:
+    async def _stream(self, generation: Generation, send: Send) -> None:
         """Raises ApiError when the request fails before its first token."""
-        first = await anext(lifecycle.events)
-        response = Response(headers={**answer_metadata(lifecycle), **STREAM_HEADERS})
+        choices = self._choices(generation)
+        first = await anext(generation.events)
+        response = Response(headers={**answer_metadata(generation.choices[first.choice]), **STREAM_HEADERS})
         del response.headers["content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": response.raw_headers})
         try:
-            for chunk in [*self._answer.opening(), *self._chunks(first)]:
+            for content in choices[first.choice].stream(first):
+                await _send_chunk(send, self._answer.chunk(content))
+            async for event in generation.events:
+                for content in choices[event.choice].stream(event):
+                    await _send_chunk(send, self._answer.chunk(content))
+            for chunk in self._answer.closing(generation.usage):
                 await _send_chunk(send, chunk)
-            async for event in lifecycle.events:
-                for chunk in self._chunks(event):
-                    await _send_chunk(send, chunk)
         except ApiError as error:  # too late for a status
             await _send_chunk(send, sse(error_object(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _chunks(self, event: TokenEvent | FinishedEvent) -> list[bytes]:
-        if isinstance(event, FinishedEvent):
-            return self._answer.closing(event.reason, event.usage)
-        return [self._answer.piece(event.text)] if event.text else []
+    def _choices(self, generation: Generation) -> list[Choice]:
+        model, sampling = self._service.model, self._request.sampling
+        texts = [""] * len(self._request.prompts)
+        if self._echoes:
+            ids = [choice.job.prompt_ids for choice in generation.choices[:: sampling.n]]
+            texts = [prompts.text(*each, model) for each in zip(self._request.prompts, ids, strict=True)]
+        return [
+            Choice(
+                self._answer.kind,
+                index,
+                model.tokenizer,
+                has_logprobs=sampling.num_logprobs is not None,
+                echoed=texts[index // sampling.n],
+            )
+            for index in range(len(generation.choices))
+        ]
 
 
 def error_response(error: ApiError, request_id: str | None = None) -> Response:
@@ -100,17 +122,17 @@ async def _send_chunk(send: Send, chunk: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _cancelled_with_client(lifecycle: Lifecycle, receive: Receive) -> AsyncIterator[None]:
+async def _cancelled_with_client(generation: Generation, receive: Receive) -> AsyncIterator[None]:
     """Inside, a client that goes away cancels the request; on the way out nothing of it is left running."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             continue
-        lifecycle.cancel()
+        generation.cancel()
 
     watcher = asyncio.create_task(watch())
     try:
         yield
     finally:
         watcher.cancel()
-        lifecycle.cancel()
+        generation.cancel()

@@ -18,9 +18,10 @@ from starlette.requests import ClientDisconnect
 from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode
 from proxy.http_generation import HttpGeneration, error_response
-from proxy.metadata import refuse_headers
+from proxy.metadata import read_cache_salt, read_priority, refuse_headers
 from proxy.openai_answer import Answer
 from proxy.openai_api import ChatBody, CompletionBody, parse
+from proxy.priority import NORMAL
 from proxy.service import GenerationRequest, GenerationService, new_request_id
 from proxy.worker_pool import WorkerPool
 from rpc import worker_pb2
@@ -99,12 +100,21 @@ class HttpFront:
 
     async def _generate(self, request: Request, kind: type[CompletionBody] | type[ChatBody]) -> Response:
         request_id = request.headers.get("x-request-id") or new_request_id()
+        priority = NORMAL
         try:
             refuse_headers(request.headers)
+            priority = read_priority(request.headers)
             body = parse(await self._read(request), kind)
-            generation = GenerationRequest(body.model, request_id, body.to_prompt(), body.sampling())
+            generation = GenerationRequest(
+                body.model,
+                request_id,
+                body.to_prompts(),
+                body.sampling(),
+                priority=read_priority(request.headers, body.priority),
+                cache_salt=read_cache_salt(request.headers, body.cache_salt),
+            )
         except ApiError as error:
-            self._service.count_refusal(request_id, error)
+            self._service.count_refusal(request_id, error, priority)
             return error_response(error, request_id)
         answer = Answer(
             kind="chat" if kind is ChatBody else "text",
@@ -112,7 +122,7 @@ class HttpFront:
             model=self._service.model.name,
             wants_usage=body.wants_usage,
         )
-        return HttpGeneration(self._service, generation, answer, streams=body.streams)
+        return HttpGeneration(self._service, generation, answer, streams=body.streams, echoes=body.echoes)
 
     async def _read(self, request: Request) -> bytes:
         """The body. Raises ApiError as soon as it is larger or slower than allowed."""

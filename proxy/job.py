@@ -1,10 +1,11 @@
-"""What one request asks of the workers, in tokens, and the two messages that start an attempt."""
+"""What one choice of a request asks of the workers, in tokens, and the two messages that start an attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from proxy.priority import NORMAL, Priority
 from rpc import worker_pb2
 
 
@@ -17,6 +18,10 @@ class Job:
     sampling: worker_pb2.SamplingParams
     admitted_at: float  # the loop's clock
     timeout_s: float  # from `admitted_at` to the deadline
+    priority: Priority = NORMAL
+    cache_salt: str = ""  # requests with different ones share no cached prefix
+    choice: int = 0  # of the answer, counted from 0
+    is_first_of_prompt: bool = True  # other choices of the same prompt do not count it again
 
     @property
     def deadline_at(self) -> float:
@@ -30,6 +35,8 @@ class Job:
             output_ids=accepted,
             sampling=self.sampling,
             timeout_s=max(0.0, self.deadline_at - now),
+            priority=self.priority.rank,
+            cache_salt=self.cache_salt,
         )
 
     def ticket(self, attempt: int) -> worker_pb2.Ticket:

@@ -1,4 +1,4 @@
-"""One request, from admission to its end: a small state machine, and the only place that tries again.
+"""One choice of a request, from admission to its end: a small state machine, and the only place that tries again.
 
 It accepts tokens of the current attempt at the next index only, so nothing is said twice, whoever wakes up late. All
 attempts share one budget and the request's deadline; a request that was at two workers when they died is not tried
@@ -51,6 +51,7 @@ class Lifecycle:
         self,
         job: Job,
         output: TextOutput,
+        events: EventBuffer,
         config: ProxyConfig,
         dispatcher: Dispatcher,
         metrics: ProxyMetrics,
@@ -58,7 +59,7 @@ class Lifecycle:
     ) -> None:
         self.job = job
         self.phase = Phase.QUEUED
-        self.events = EventBuffer(config.max_buffered_tokens)
+        self.events = events  # those of the request's other choices too
         self.error: ApiError | None = None
         self.progress = Progress(job, metrics)
         self._output = output
@@ -77,10 +78,6 @@ class Lifecycle:
         return self._budget.num_attempts
 
     @property
-    def end_code(self) -> str:
-        return self.error.code.value if self.error is not None else "ok"
-
-    @property
     def route(self) -> Route | None:
         """The workers of the newest attempt, the current one or the last; None while no attempt was made."""
         return None if self._attempt is None else self._attempt.route
@@ -91,7 +88,7 @@ class Lifecycle:
 
     def submit(self) -> None:
         """Into the queue, where a place is reserved for it."""
-        self._waiter = Waiter(Constraints(), self._place, self._not_placed)
+        self._waiter = Waiter(self.job, Constraints(), self._place, self._not_placed)
         self._dispatcher.submit(self._waiter)
 
     def cancel(self, message: str = "the client went away") -> None:
@@ -152,13 +149,16 @@ class Lifecycle:
         if tokens.index > len(self.progress.accepted) or tokens.finish_reason not in ("", "stop", "length"):
             self._decode_failed(attempt, f"{link.worker} sent tokens that do not follow")
             return
+        if self.job.sampling.HasField("num_logprobs") and len(tokens.logprobs) != len(tokens.ids):
+            self._decode_failed(attempt, f"{link.worker} sent tokens without the logprobs that were asked for")
+            return
         if self.phase is not Phase.DECODING:
             self._start_decoding(attempt, link, tokens.origin, is_last=bool(tokens.finish_reason))
-        piece = self._output.add(tokens.ids, tokens.finish_reason or None)
+        piece = self._output.add(tokens.ids, tokens.finish_reason or None, tokens.logprobs)
         index = len(self.progress.accepted)
         self.progress.accept(piece.ids, self._loop.time())
         try:
-            self.events.push(TokenEvent(index, piece.ids, piece.text))
+            self.events.push(TokenEvent(index, piece.ids, piece.text, piece.logprobs, self.job.choice))
         except SlowClient:
             limit = self._config.max_buffered_tokens
             self.cancel(f"the client reads too slowly: over {limit} tokens (max_buffered_tokens) were waiting for it")
@@ -227,7 +227,7 @@ class Lifecycle:
             return
         self._metrics.retries.labels(stage).inc()
         self.phase = Phase.QUEUED
-        self._waiter = Waiter(constraints, self._place, self._not_placed)
+        self._waiter = Waiter(self.job, constraints, self._place, self._not_placed)
         self._dispatcher.resubmit(self._waiter)
 
     def _not_placed(self, why: NotPlaced) -> None:
@@ -247,7 +247,8 @@ class Lifecycle:
         if worker_is_done:
             attempt.decode_ended()
         assert piece.finish_reason is not None
-        self.events.push(FinishedEvent(piece.finish_reason, self.progress.usage, self.timings, attempt.route))
+        usage, timings = self.progress.usage, self.timings
+        self.events.push(FinishedEvent(piece.finish_reason, usage, timings, attempt.route, self.job.choice))
         self._end(Phase.FINISHED, None)
 
     def _end(self, phase: Phase, error: ApiError | None) -> None:
@@ -256,6 +257,7 @@ class Lifecycle:
             self._dispatcher.withdraw(self._waiter)
             self._waiter = None
         self._deadline.cancel()
+        self.progress.ended(self._loop.time())
         self.phase = phase
         if error is not None:
             self.error = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +29,8 @@ def error_object(error: ApiError) -> dict[str, Any]:
 
 def sse(content: dict[str, Any]) -> bytes:
     """One event of a stream."""
-    return b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return b"data: " + text.encode() + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +43,18 @@ class Answer:
     created: int = 0  # Unix seconds
     wants_usage: bool = False  # in the stream: null in each chunk, then once, last
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> dict[str, Any]:
-        content: dict[str, Any] = {"text": text}
-        if self.kind == "chat":
-            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._head(is_chunk=False), "choices": [choice], "usage": usage_object(usage)}
+    def whole(self, choices: Sequence[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        return {**self._head(is_chunk=False), "choices": list(choices), "usage": usage_object(usage)}
 
-    def opening(self) -> list[bytes]:
-        """What is sent before the first text."""
-        return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)] if self.kind == "chat" else []
-
-    def piece(self, text: str) -> bytes:
-        return self._chunk({"delta": {"content": text}} if self.kind == "chat" else {"text": text}, None)
-
-    def closing(self, finish_reason: str, usage: Usage) -> list[bytes]:
-        chunks = [self._chunk({"delta": {}} if self.kind == "chat" else {"text": ""}, finish_reason)]
-        if self.wants_usage:
-            chunks.append(sse({**self._head(is_chunk=True), "choices": [], "usage": usage_object(usage)}))
-        return [*chunks, DONE]
-
-    def _chunk(self, content: dict[str, Any], finish_reason: str | None) -> bytes:
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+    def chunk(self, choice: dict[str, Any]) -> bytes:
         usage = {"usage": None} if self.wants_usage else {}
         return sse({**self._head(is_chunk=True), "choices": [choice], **usage})
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """What is sent after the last choice's end."""
+        if not self.wants_usage:
+            return [DONE]
+        return [sse({**self._head(is_chunk=True), "choices": [], "usage": usage_object(usage)}), DONE]
 
     def _head(self, *, is_chunk: bool) -> dict[str, Any]:
         name = "text_completion"

@@ -6,16 +6,20 @@ Whatever is wrong with a body, the error names the field; nothing is ignored in 
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from proxy.sampling import Sampling
+from proxy.sampling import MAX_LOGPROBS, Sampling
 from proxy.unsupported import refuse_fields, shortened
 
 SURROGATE = re.compile(r"[\ud800-\udfff]")
+REPLACEMENT = "\ufffd"
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def _stop_list(value: object) -> object:
@@ -64,12 +68,22 @@ class GenerationBody(BaseModel):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     seed: int | None = None
+    n: int | None = None
     stop: Stop | None = None
     stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
     user: str | None = None  # a label of the client's own
     metadata: dict[str, str] | None = None  # likewise
 
@@ -84,6 +98,16 @@ class GenerationBody(BaseModel):
     def limit(self) -> int | None:
         return self.max_tokens
 
+    @property
+    @abstractmethod
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens to be told with each one; None: nothing is told."""
+
+    def check(self) -> None:
+        """What goes together. Raises ApiError."""
+        if self.stream_options is not None and not self.streams:
+            raise invalid("stream_options", "only with stream: true")
+
     def sampling(self) -> Sampling:
         return Sampling(
             max_tokens=self.limit(),
@@ -94,24 +118,73 @@ class GenerationBody(BaseModel):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             stop=tuple(self.stop or ()),
+            include_stop_str_in_output=bool(self.include_stop_str_in_output),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=_logit_bias(self.logit_bias or {}),
+            min_tokens=self.min_tokens or 0,
+            num_logprobs=self.num_logprobs,
+            n=1 if self.n is None else self.n,
         )
 
 
 class CompletionBody(GenerationBody):
     prompt: Any = Field(
         json_schema_extra={
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}],
-            "description": "A text, or its token ids. A list with one of either is accepted too.",
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "integer"}},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            ],
+            "description": "A text, or its token ids; or a list of either.",
         }
     )
+    logprobs: int | None = None
+    best_of: int | None = None
+    echo: bool | None = None
 
-    def to_prompt(self) -> Prompt:
-        return _completion_prompt(self.prompt)
+    @property
+    def echoes(self) -> bool:
+        return bool(self.echo)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    def check(self) -> None:
+        super().check()
+        if self.best_of not in (None, 1 if self.n is None else self.n):
+            raise invalid("best_of", "not supported by this server; leave it out or send the value of n")
+        if self.logprobs is not None and self.echo:
+            raise invalid("echo", "not together with logprobs: this server tells none of the prompt's tokens")
+
+    def to_prompts(self) -> tuple[Prompt, ...]:
+        return _completion_prompts(self.prompt)
 
 
 class ChatBody(GenerationBody):
     messages: list[Message]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    @property
+    def echoes(self) -> bool:
+        return False
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_LOGPROBS:
+            raise invalid("top_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {self.top_logprobs}")
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "only with logprobs: true")
 
     def limit(self) -> int | None:
         if self.max_completion_tokens is None:
@@ -122,14 +195,13 @@ class ChatBody(GenerationBody):
             raise invalid("max_completion_tokens", f"must be at least 1, not {self.max_completion_tokens}")
         return self.max_completion_tokens
 
-    def to_prompt(self) -> Prompt:
+    def to_prompts(self) -> tuple[Prompt, ...]:
         for i, message in enumerate(self.messages):
             for name, value in (message.model_extra or {}).items():
                 if value is not None and value != []:
                     raise invalid(f"messages.{i}.{shortened(name)}", "not supported by this server; leave it out")
-        return ChatPrompt(
-            tuple(ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
-        )
+        messages = (ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
+        return (ChatPrompt(tuple(messages)),)
 
 
 def parse(body: bytes, kind: type[CompletionBody] | type[ChatBody]) -> CompletionBody | ChatBody:
@@ -139,23 +211,31 @@ def parse(body: bytes, kind: type[CompletionBody] | type[ChatBody]) -> Completio
     except ValidationError as error:
         raise _as_api_error(error) from error
     refuse_fields(parsed.model_extra or {})
-    if parsed.stream_options is not None and not parsed.streams:
-        raise invalid("stream_options", "only with stream: true")
+    parsed.check()
     return parsed
 
 
+def _completion_prompts(value: object) -> tuple[Prompt, ...]:
+    if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value):
+        return tuple(_completion_prompt(item) for item in value)
+    return (_completion_prompt(value),)
+
+
 def _completion_prompt(value: object) -> Prompt:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
     if isinstance(value, str):
         return TextPrompt(value)
     if not isinstance(value, list):
-        raise invalid("prompt", "must be a string or a list of token ids")
-    if value and all(isinstance(item, str | list) for item in value):
-        raise invalid("prompt", f"a list of {len(value)} prompts is not supported by this server: send one at a time")
+        raise invalid("prompt", "must be a string or a list of token ids, or a list of these")
     if not all(type(item) is int for item in value):
         raise invalid("prompt", "must be a string or a list of token ids, which are whole numbers")
     return TokenPrompt(tuple(value))
+
+
+def _logit_bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    for key in given:
+        if not TOKEN_ID.fullmatch(key):
+            raise invalid("logit_bias", f"{SURROGATE.sub(REPLACEMENT, shortened(key))!r} is not a token id")
+    return tuple((int(key), bias) for key, bias in given.items())
 
 
 def _as_api_error(error: ValidationError) -> ApiError:
@@ -164,7 +244,7 @@ def _as_api_error(error: ValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         text = f"the body is not valid JSON: {message.removeprefix('Invalid JSON: ')}"
         return ApiError(ErrorCode.INVALID_ARGUMENT, text, reason="invalid_json")
-    param = SURROGATE.sub("\ufffd", ".".join(shortened(str(part)) for part in first["loc"]))
+    param = SURROGATE.sub(REPLACEMENT, ".".join(shortened(str(part)) for part in first["loc"]))
     if not param:
         return ApiError(ErrorCode.INVALID_ARGUMENT, "the body must be a JSON object", reason="invalid_json")
     if first["type"] == "missing":

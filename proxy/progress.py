@@ -34,7 +34,7 @@ class Progress:
     def dispatched(self, now: float) -> None:
         """The request went to workers for the first time: its time in the queue is over."""
         self.queue_s = now - self._job.admitted_at
-        self._metrics.queue_time.observe(self.queue_s)
+        self._metrics.queue_time.labels(self._job.priority.label).observe(self.queue_s)
 
     def decoding(self, origin: worker_pb2.Origin) -> None:
         """An attempt speaks, and says how it came to the prompt's KV."""
@@ -44,9 +44,15 @@ class Progress:
         self.accepted += ids
         if self.first_token_at is None:
             self.first_token_at = now
-            self._metrics.time_to_first_token.observe(now - self._job.admitted_at)
-            self._metrics.prompt_tokens.inc(len(self._job.prompt_ids))
+            self._metrics.time_to_first_token.labels(self._job.priority.label).observe(now - self._job.admitted_at)
+            if self._job.is_first_of_prompt:
+                self._metrics.prompt_tokens.inc(len(self._job.prompt_ids))
         else:
             self._metrics.inter_token_latency.observe(now - self._last_token_at)
         self._metrics.generation_tokens.inc(len(ids))
         self._last_token_at = now
+
+    def ended(self, now: float) -> None:
+        """Nothing more is accepted."""
+        if self.first_token_at is not None and len(self.accepted) > 1:
+            self._metrics.time_per_output_token.observe((now - self.first_token_at) / (len(self.accepted) - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.chat_template import ChatTemplateError
@@ -77,6 +78,15 @@ def num_characters(prompt: Prompt) -> int:
             return sum(len(message.content) + 16 for message in messages)
         case TokenPrompt():
             return 0
+
+
+def all_to_ids(given: Sequence[Prompt], model: ServedModel) -> list[list[int]]:
+    return [to_ids(prompt, model) for prompt in given]
+
+
+def text(prompt: Prompt, ids: Sequence[int], model: ServedModel) -> str:
+    """What an answer repeats that echoes its prompt. A character that it only begins belongs to what follows."""
+    return prompt.text if isinstance(prompt, TextPrompt) else model.tokenizer.decode(ids)
 
 
 def to_ids(prompt: Prompt, model: ServedModel) -> list[int]:

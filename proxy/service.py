@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,10 +18,11 @@ from proxy import sampling as samplings
 from proxy.config import ProxyConfig
 from proxy.dispatcher import Dispatcher
 from proxy.errors import ApiError, ErrorCode, invalid
+from proxy.generation import Generation
 from proxy.job import Job
-from proxy.lifecycle import Lifecycle
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
+from proxy.priority import NORMAL, Priority
 from proxy.prompt import Prompt
 from proxy.queue import QueueFull
 from proxy.sampling import Sampling
@@ -28,11 +30,11 @@ from proxy.stop_strings import StopStrings
 from proxy.text_output import TextOutput
 from proxy.unsupported import shortened
 from proxy.worker_pool import WorkerPool
+from rpc import worker_pb2
 
 INLINE_CHARACTERS = 2000  # a longer prompt would hold up the streams of others
 TOKENIZER_THREADS = 2
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-PRIORITY = "interactive"
 logger = logging.getLogger(__name__)
 
 
@@ -46,9 +48,11 @@ class GenerationRequest:
 
     model: str | None  # None or empty: the one that is served
     request_id: str
-    prompt: Prompt
+    prompts: tuple[Prompt, ...]  # each gets `sampling.n` choices, all of them before the next prompt's
     sampling: Sampling
     timeout_s: float | None = None
+    priority: Priority = NORMAL
+    cache_salt: str = ""
 
 
 class GenerationService:
@@ -68,11 +72,11 @@ class GenerationService:
         self._config = config
         self._pool = pool
         self._dispatcher = dispatcher
-        self._running: dict[str, Lifecycle | None] = {}  # None: still being admitted
+        self._running: dict[str, Generation | None] = {}  # None: still being admitted
         self._tokenizing = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._idle = asyncio.Event()
         self._idle.set()
-        metrics.watch(lambda: len(self._running), lambda: dispatcher.num_waiting)
+        metrics.watch(lambda: len(self._running), dispatcher.num_waiting)
 
     @property
     def is_ready(self) -> bool:
@@ -86,26 +90,26 @@ class GenerationService:
         limit = self._pool.max_model_len
         return self.model.max_model_len if limit is None else min(self.model.max_model_len, limit)
 
-    async def submit(self, request: GenerationRequest) -> Lifecycle:
-        """Admits the request; its events come from the `Lifecycle`. Raises ApiError."""
+    async def submit(self, request: GenerationRequest) -> Generation:
+        """Admits the request; its events come from the `Generation`. Raises ApiError."""
         try:
             return await self._admit(request)
         except ApiError as error:
-            self.count_refusal(request.request_id, error)
+            self.count_refusal(request.request_id, error, request.priority)
             raise
 
-    def count_refusal(self, request_id: str, error: ApiError) -> None:
+    def count_refusal(self, request_id: str, error: ApiError, priority: Priority) -> None:
         """Of a request that is not admitted, by whoever refuses it."""
-        self.metrics.requests.labels(error.code.value, PRIORITY, "none").inc()
+        self.metrics.requests.labels(error.code.value, priority.label, "none").inc()
         self.metrics.rejected.labels(error.reason or error.code.value).inc()
         logger.info("request %r refused: %s: %s", shortened(request_id), error.code.value, error.message)
 
     def abort(self, request_id: str) -> bool:
         """False when no such request runs."""
-        lifecycle = self._running.get(request_id)
-        if lifecycle is None:
+        generation = self._running.get(request_id)
+        if generation is None:
             return False
-        lifecycle.cancel("the request was aborted")
+        generation.cancel("the request was aborted")
         return True
 
     def check_model(self, name: str | None) -> None:
@@ -129,37 +133,39 @@ class GenerationService:
                 await self._idle.wait()
         except TimeoutError:
             logger.warning("%d requests still run: they are ended", len(self._running))
-        left = [lifecycle for lifecycle in self._running.values() if lifecycle is not None]
-        for lifecycle in left:
-            lifecycle.fail(ApiError(ErrorCode.UNAVAILABLE, "the server shuts down", reason="shutting_down"))
+        left = [generation for generation in self._running.values() if generation is not None]
+        for generation in left:
+            generation.fail(ApiError(ErrorCode.UNAVAILABLE, "the server shuts down", reason="shutting_down"))
         return len(left)
 
     def close(self) -> None:
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
 
-    async def _admit(self, request: GenerationRequest) -> Lifecycle:
+    async def _admit(self, request: GenerationRequest) -> Generation:
         admitted_at = asyncio.get_running_loop().time()
         self.check_model(request.model)
         samplings.check(request.sampling, self.model.vocab_size)
-        prompts.check(request.prompt, self.model.vocab_size, self.max_model_len)
+        for prompt in request.prompts:
+            prompts.check(prompt, self.model.vocab_size, self.max_model_len)
+        num_choices = samplings.check_num_choices(len(request.prompts), request.sampling.n)
         self._check_open()
         request_id = request.request_id
         self._take_id(request_id)
         try:
-            self._reserve()
+            self._reserve(num_choices, batch=request.priority.is_batch)
             try:
-                ids = await self._tokenize(request.prompt)
+                prompt_ids = await self._tokenize(request.prompts)
                 self._check_open()
-                lifecycle = self._lifecycle(request, request_id, ids, admitted_at)
+                generation = self._generation(request, prompt_ids, admitted_at)
             except BaseException:
-                self._dispatcher.queue.cancel()
+                self._cancel_places(num_choices)
                 raise
         except BaseException:
             self._forget(request_id)
             raise
-        self._running[request_id] = lifecycle
-        lifecycle.submit()
-        return lifecycle
+        self._running[request_id] = generation
+        generation.submit()
+        return generation
 
     def _check_open(self) -> None:
         if self._is_draining:
@@ -177,52 +183,89 @@ class GenerationService:
         self._running[request_id] = None
         self._idle.clear()
 
-    def _reserve(self) -> None:
-        try:
-            self._dispatcher.queue.reserve()
-        except QueueFull as full:
-            raise ApiError(
-                ErrorCode.RESOURCE_EXHAUSTED, f"the server is busy: {full}", reason="queue_full", retry_after_s=1
-            ) from full
+    def _reserve(self, num_choices: int, *, batch: bool) -> None:
+        """A place in the queue for each choice, or none."""
+        for num_taken in range(num_choices):
+            try:
+                self._dispatcher.queue.reserve(batch=batch)
+            except QueueFull as full:
+                self._cancel_places(num_taken)
+                raise ApiError(
+                    ErrorCode.RESOURCE_EXHAUSTED, f"the server is busy: {full}", reason="queue_full", retry_after_s=1
+                ) from full
 
-    async def _tokenize(self, prompt: Prompt) -> list[int]:
-        if prompts.num_characters(prompt) <= INLINE_CHARACTERS:
-            return prompts.to_ids(prompt, self.model)
+    def _cancel_places(self, num_choices: int) -> None:
+        for _ in range(num_choices):
+            self._dispatcher.queue.cancel()
+
+    async def _tokenize(self, given: Sequence[Prompt]) -> list[list[int]]:
+        if sum(prompts.num_characters(prompt) for prompt in given) <= INLINE_CHARACTERS:
+            return prompts.all_to_ids(given, self.model)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, prompts.to_ids, prompt, self.model)
+        return await loop.run_in_executor(self._tokenizing, prompts.all_to_ids, given, self.model)
 
-    def _lifecycle(self, request: GenerationRequest, request_id: str, ids: list[int], admitted_at: float) -> Lifecycle:
+    def _generation(
+        self, request: GenerationRequest, prompt_ids: Sequence[Sequence[int]], admitted_at: float
+    ) -> Generation:
+        choices: list[tuple[Job, TextOutput]] = []
+        for ids in prompt_ids:
+            room = prompts.check_room(len(ids), self.max_model_len)
+            params = samplings.resolve(request.sampling, self.model.eos_token_ids, room)
+            for number in range(request.sampling.n):
+                job = self._job(request, ids, samplings.for_choice(params, number), len(choices), number, admitted_at)
+                choices.append((job, self._output(request.sampling, ids)))
+        return Generation(choices, self._config, self._dispatcher, self.metrics, self._on_end)
+
+    def _job(
+        self,
+        request: GenerationRequest,
+        ids: Sequence[int],
+        params: worker_pb2.SamplingParams,
+        choice: int,
+        number: int,
+        admitted_at: float,
+    ) -> Job:
         longest_s = self._config.request_timeout_s
-        room = prompts.check_room(len(ids), self.max_model_len)
-        job = Job(
-            request_id=request_id,
-            wire_id=f"{request_id}.{secrets.token_hex(4)}",
+        return Job(
+            request_id=request.request_id,
+            wire_id=f"{request.request_id}.{secrets.token_hex(4)}",
             session=secrets.token_bytes(16),
             prompt_ids=tuple(ids),
-            sampling=samplings.resolve(request.sampling, self.model.eos_token_ids, room),
+            sampling=params,
             admitted_at=admitted_at,
             timeout_s=longest_s if request.timeout_s is None else min(request.timeout_s, longest_s),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            choice=choice,
+            is_first_of_prompt=number == 0,
         )
-        output = TextOutput(self.model.tokenizer.detokenizer(ids), StopStrings(request.sampling.stop))
-        return Lifecycle(job, output, self._config, self._dispatcher, self.metrics, self._on_end)
 
-    def _on_end(self, lifecycle: Lifecycle) -> None:
-        self._forget(lifecycle.job.request_id)
-        route, usage, timings = lifecycle.route, lifecycle.progress.usage, lifecycle.timings
-        path = route.path if route else "none"
-        self.metrics.requests.labels(lifecycle.end_code, PRIORITY, path).inc()
+    def _output(self, sampling: Sampling, ids: Sequence[int]) -> TextOutput:
+        includes_stop = sampling.include_stop_str_in_output
+        return TextOutput(
+            self.model.tokenizer.detokenizer(ids),
+            StopStrings(sampling.stop, included=includes_stop),
+            min_tokens=sampling.min_tokens,
+            includes_stop=includes_stop,
+        )
+
+    def _on_end(self, generation: Generation) -> None:
+        self._forget(generation.request_id)
+        error, route = generation.error, generation.choices[0].route
+        usage, timings = generation.usage, generation.timings
+        code, path = error.code.value if error else "ok", route.path if route else "none"
+        priority = generation.choices[0].job.priority
+        self.metrics.requests.labels(code, priority.label, path).inc()
         self.metrics.request_duration.observe(timings.total_s)
-        if lifecycle.progress.first_token_at is not None and usage.completion_tokens > 1:
-            decoding_s = timings.total_s - timings.time_to_first_token_s
-            self.metrics.time_per_output_token.observe(decoding_s / (usage.completion_tokens - 1))
         logger.info(
-            "request %s: %s path=%s prefill=%s decode=%s attempts=%d prompt=%d completion=%d cached=%d "
-            "queue_s=%.3f ttft_s=%.3f total_s=%.3f%s",
-            *(lifecycle.job.request_id, lifecycle.end_code, path),
+            "request %s: %s priority=%s:%d path=%s prefill=%s decode=%s choices=%d attempts=%d "
+            "prompt=%d completion=%d cached=%d queue_s=%.3f ttft_s=%.3f total_s=%.3f%s",
+            *(generation.request_id, code, priority.label, priority.level, path),
             *((route.prefill_worker, route.decode_worker) if route else (None, None)),
-            *(lifecycle.num_attempts, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+            *(len(generation.choices), generation.num_attempts),
+            *(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
             *(timings.queue_s, timings.time_to_first_token_s, timings.total_s),
-            f": {lifecycle.error}" if lifecycle.error else "",
+            f": {error}" if error else "",
         )
 
     def _forget(self, request_id: str) -> None:

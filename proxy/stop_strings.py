@@ -11,23 +11,28 @@ from collections.abc import Sequence
 class StopStrings:
     """Maintains the text that could still become a match, held back. The match that is complete first wins."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, included: bool = False) -> None:
+        """`included`: the match is sent too, so that nothing is held back."""
         self._stops = [(stop, _borders(stop)) for stop in stops]
+        self._included = included
         self._matched = [0] * len(stops)  # characters of each string that the end of the text matches
         self._held = ""
 
-    def add(self, text: str) -> tuple[str, bool]:
-        """What may be sent now, and whether a stop string is complete; then nothing more may be sent."""
+    def add(self, text: str, *, may_stop: bool = True) -> tuple[str, bool]:
+        """What may be sent now, and whether a stop string is complete; then nothing more may be sent.
+
+        Without `may_stop` a match that is complete in `text` is none.
+        """
         if not self._stops:
             return text, False
         for position, character in enumerate(text):
             length = self._advance(character)
-            if length:
+            if length and may_stop:
                 whole = self._held + text[: position + 1]
                 self._held = ""
-                return whole[: len(whole) - length], True
+                return whole if self._included else whole[: len(whole) - length], True
         whole = self._held + text
-        keep = max(self._matched)
+        keep = 0 if self._included else max(self._matched)
         self._held = whole[len(whole) - keep :]
         return whole[: len(whole) - keep], False
 
@@ -45,9 +50,10 @@ class StopStrings:
                 n = borders[n - 1]
             if stop[n] == character:
                 n += 1
-            self._matched[i] = n
             if n == len(stop):
                 complete = max(complete, n)
+                n = borders[n - 1]
+            self._matched[i] = n
         return complete
 
 

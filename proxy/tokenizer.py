@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -56,6 +57,20 @@ class Tokenizer:
     def detokenizer(self, prompt_ids: Sequence[int]) -> Detokenizer:
         """For the text that follows this prompt."""
         return Detokenizer(self._token_bytes, prompt_ids)
+
+    def token(self, token_id: int) -> str:
+        """The token as a text of its own: a special one's name, U+FFFD for bytes that are no whole character."""
+        exact = self._token_bytes[token_id]
+        return exact.decode(errors="replace") if exact else self._tokenizer.id_to_token(token_id) or ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token adds to a text; special tokens add nothing."""
+        return self._token_bytes[token_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Without special tokens, and without a character that is unfinished at the end."""
+        whole = b"".join(self._token_bytes[token_id] for token_id in ids)
+        return codecs.getincrementaldecoder("utf-8")(errors="replace").decode(whole)
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]

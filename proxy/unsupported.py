@@ -14,26 +14,17 @@ UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": ("",),
     "guided_json": (),
     "guided_regex": (),
-    "include_stop_str_in_output": (False,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "n": (1,),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": (),
     "regex": ("",),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -54,7 +45,7 @@ def refuse_fields(extra: Mapping[str, object]) -> None:
         neutral = UNSUPPORTED_FIELDS[name]
         if value is not None and not any(type_aware_equal(value, other) for other in neutral):
             allowed = f"; leave it out or send {neutral[0]!r}" if neutral else "; leave it out"
-            raise invalid(name, f"not supported by this server{allowed}", "unsupported_parameter")
+            raise invalid(name, f"not supported by this endpoint{allowed}", "unsupported_parameter")
 
 
 def type_aware_equal(value: object, other: object) -> bool:

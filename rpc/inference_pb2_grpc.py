@@ -55,7 +55,8 @@ class InferenceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Streams `started`, one `token` per piece of text, then `finished`. A failure is the call's status, never an event.
+        """Streams `started`, one `token` per piece of text, then `finished`, once for each choice. A failure is the call's
+        status, never an event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

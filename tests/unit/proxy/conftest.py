@@ -114,7 +114,10 @@ class Cluster:
         self.controller.publish(self.workers)
 
     async def submit(self, prompt: str | Prompt = "hi", **options: object) -> Lifecycle:
-        return await self.proxy.service.submit(self.request(prompt, **options))  # type: ignore[arg-type]
+        """A request with one choice."""
+        generation = await self.proxy.service.submit(self.request(prompt, **options))  # type: ignore[arg-type]
+        (choice,) = generation.choices
+        return choice
 
     async def starts(self) -> tuple[worker_pb2.StartPrefill, worker_pb2.StartDecode]:
         """What the two first workers are told of the next request."""
@@ -132,7 +135,7 @@ class Cluster:
         return GenerationRequest(
             model=None,
             request_id=request_id or new_request_id(),
-            prompt=TextPrompt(prompt) if isinstance(prompt, str) else prompt,
+            prompts=(TextPrompt(prompt) if isinstance(prompt, str) else prompt,),
             sampling=Sampling(**sampling),  # type: ignore[arg-type]
             timeout_s=timeout_s,
         )

@@ -18,7 +18,7 @@ async def test_both_workers_are_told_at_once_and_the_tokens_stream(cluster: Clus
     assert list(prefill.request.prompt_ids) == list(b"hi")
     assert prefill.request == decode.request
     assert prefill.request.sampling == worker_pb2.SamplingParams(
-        max_tokens=5, temperature=0, top_p=1, top_k=0, seed=7, stop_token_ids=[EOS]
+        max_tokens=5, temperature=0, top_p=1, top_k=0, seed=7, stop_token_ids=[EOS], repetition_penalty=1
     )
     assert 59 < prefill.request.timeout_s <= 60
     assert (prefill.ticket.attempt, decode.attempt, len(prefill.ticket.session)) == (1, 1, 16)

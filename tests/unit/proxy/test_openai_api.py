@@ -29,9 +29,12 @@ def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: Served
     """All that is checked before anything runs."""
     parsed = parse(raw, kind)
     samplings.check(parsed.sampling(), model.vocab_size)
-    prompt = parsed.to_prompt()
-    prompts.check(prompt, model.vocab_size, model.max_model_len)
-    prompts.check_room(len(prompts.to_ids(prompt, model)), model.max_model_len)
+    given = parsed.to_prompts()
+    samplings.check_num_choices(len(given), parsed.sampling().n)
+    for prompt in given:
+        prompts.check(prompt, model.vocab_size, model.max_model_len)
+        room = prompts.check_room(len(prompts.to_ids(prompt, model)), model.max_model_len)
+        samplings.resolve(parsed.sampling(), model.eos_token_ids, room)
 
 
 def test_every_supported_field_is_read() -> None:
@@ -64,14 +67,14 @@ def test_every_supported_field_is_read() -> None:
     ],
 )
 def test_a_prompt_comes_in_four_forms(prompt: object, expected: object) -> None:
-    assert parse(body(prompt=prompt), CompletionBody).to_prompt() == expected
+    assert parse(body(prompt=prompt), CompletionBody).to_prompts() == (expected,)
 
 
 def test_chat_content_may_be_text_parts_and_the_developer_is_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "d"}, {"role": "user", "content": parts}]
     expected = ChatPrompt((ChatMessage("system", "d"), ChatMessage("user", "a\nb")))
-    assert parse(chat(messages=messages), ChatBody).to_prompt() == expected
+    assert parse(chat(messages=messages), ChatBody).to_prompts() == (expected,)
 
 
 def test_fields_that_ask_for_nothing_are_accepted() -> None:
@@ -95,30 +98,23 @@ def test_fields_that_ask_for_nothing_are_accepted() -> None:
     parse(chat(**neutral), ChatBody)
     nothing: dict[str, object] = {"refusal": None, "tool_calls": None, "annotations": []}
     spoken = {"role": "assistant", "content": "x", **nothing}
-    parse(chat(messages=[*HI, spoken]), ChatBody).to_prompt()
+    parse(chat(messages=[*HI, spoken]), ChatBody).to_prompts()
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
         ("n", True),
         ("best_of", 2),
-        ("logprobs", 0),
+        ("best_of", 0),
         ("logprobs", True),
         ("top_logprobs", 3),
-        ("presence_penalty", 0.1),
-        ("frequency_penalty", -1),
-        ("repetition_penalty", 1.2),
-        ("logit_bias", {"5": 1}),
+        ("prompt_logprobs", 0),
+        ("prompt_logprobs", 1),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
-        ("echo", True),
         ("suffix", "end"),
-        ("min_p", 0.1),
-        ("min_tokens", 2),
-        ("include_stop_str_in_output", True),
         ("no_such_field", 1),
         ("no_such_field", None),
     ],
@@ -161,7 +157,11 @@ def test_what_is_not_supported_is_refused_by_name(field: str, value: object) -> 
         ("prompt", [""], "empty"),
         ("prompt", [[]], "empty"),
         ("prompt", None, "string"),
-        ("prompt", ["a", "b"], "list of 2 prompts"),
+        ("prompt", ["a", ""], "empty"),
+        ("prompt", ["a", 1], "whole numbers"),
+        ("prompt", ["a", [257]], "vocabulary of 257"),
+        ("prompt", [[[1]]], "whole numbers"),
+        ("prompt", ["a"] * 129, "128 choices"),
         ("prompt", [1, "a"], "whole numbers"),
         ("prompt", [1, True], "whole numbers"),
         ("prompt", [257], "vocabulary of 257"),

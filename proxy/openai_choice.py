@@ -1,0 +1,84 @@
+"""One choice of an OpenAI answer, whole or as the choices of a stream's chunks: its text, logprobs and end.
+
+An entry of the logprobs goes out with the first text at or after its token, and the last ones with the end: none is
+lost where a token has no text (yet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from proxy.event_buffer import Event, FinishedEvent, TokenEvent
+from proxy.logprobs import TokenLogprobs
+from proxy.openai_logprobs import chat_logprobs, completion_logprobs
+from proxy.tokenizer import Tokenizer
+
+ToLogprobs = Callable[[Sequence[TokenLogprobs], Tokenizer], dict[str, Any]]
+LOGPROBS: dict[str, ToLogprobs] = {"chat": chat_logprobs, "text": completion_logprobs}
+
+
+class Choice:
+    """Maintains the text and the logprobs that are not sent yet."""
+
+    def __init__(
+        self,
+        kind: Literal["chat", "text"],
+        index: int,
+        tokenizer: Tokenizer,
+        *,
+        has_logprobs: bool,
+        echoed: str = "",
+    ) -> None:
+        """`echoed`: the prompt's text, where the answer repeats it."""
+        self._kind = kind
+        self._index = index
+        self._tokenizer = tokenizer
+        self._to_logprobs = LOGPROBS[kind] if has_logprobs else None
+        self._texts = [echoed]
+        self._told: list[TokenLogprobs] = []
+        self._is_open = False
+
+    def add(self, event: TokenEvent) -> None:
+        self._texts.append(event.text)
+        self._told += event.logprobs
+
+    def whole(self, end: FinishedEvent) -> dict[str, Any]:
+        text = self._take_text()
+        content: dict[str, Any] = {"text": text}
+        if self._kind == "chat":
+            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return self._object(content, end.reason)
+
+    def stream(self, event: Event) -> list[dict[str, Any]]:
+        """What the event adds to the stream, in order."""
+        opening = [] if self._is_open else self._opening()
+        self._is_open = True
+        if isinstance(event, FinishedEvent):
+            return [*opening, self._object({"delta": {}} if self._kind == "chat" else {"text": ""}, event.reason)]
+        self.add(event)
+        return [*opening, *self._pieces()]
+
+    def _opening(self) -> list[dict[str, Any]]:
+        """What is sent before the first tokens: who speaks, or the echoed prompt."""
+        if self._kind == "chat":
+            return [self._object({"delta": {"role": "assistant", "content": ""}}, None)]
+        return self._pieces()
+
+    def _pieces(self) -> list[dict[str, Any]]:
+        """The text that came since the last piece, if any."""
+        text = self._take_text()
+        if not text:
+            return []
+        return [self._object({"delta": {"content": text}} if self._kind == "chat" else {"text": text}, None)]
+
+    def _take_text(self) -> str:
+        texts, self._texts = self._texts, []
+        return "".join(texts)
+
+    def _object(self, content: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+        logprobs = None
+        if self._to_logprobs is not None and self._told:
+            told, self._told = self._told, []
+            logprobs = self._to_logprobs(told, self._tokenizer)
+        return {"index": self._index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
