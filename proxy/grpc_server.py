@@ -15,12 +15,13 @@ from grpc_reflection.v1alpha import reflection
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.event_buffer import Event, FinishedEvent, TokenEvent
 from proxy.generation import Generation
+from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.logprobs import TokenLogprobs
 from proxy.metadata import answer_metadata, read_cache_salt, read_priority, refuse_headers
 from proxy.priority import NORMAL
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import Sampling
-from proxy.service import GenerationRequest, GenerationService, new_request_id
+from proxy.service import GenerationService
 from proxy.tokenizer import Tokenizer
 from rpc import inference_pb2, inference_pb2_grpc
 

@@ -19,10 +19,11 @@ from proxy import prompt as prompts
 from proxy.errors import ApiError, ErrorCode
 from proxy.event_buffer import FinishedEvent
 from proxy.generation import Generation
+from proxy.generation_request import GenerationRequest
 from proxy.metadata import answer_metadata
 from proxy.openai_answer import Answer, error_object, sse
 from proxy.openai_choice import Choice
-from proxy.service import GenerationRequest, GenerationService
+from proxy.service import GenerationService
 
 UNREAD_BODY = (ErrorCode.TOO_LARGE, ErrorCode.TOO_SLOW)  # the rest of it is not waited for
 STREAM_HEADERS = {

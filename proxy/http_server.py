@@ -17,12 +17,13 @@ from starlette.requests import ClientDisconnect
 
 from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode
+from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.http_generation import HttpGeneration, error_response
 from proxy.metadata import read_cache_salt, read_priority, refuse_headers
 from proxy.openai_answer import Answer
 from proxy.openai_api import ChatBody, CompletionBody, parse
 from proxy.priority import NORMAL
-from proxy.service import GenerationRequest, GenerationService, new_request_id
+from proxy.service import GenerationService
 from proxy.worker_pool import WorkerPool
 from rpc import worker_pb2
 

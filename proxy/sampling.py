@@ -51,8 +51,9 @@ class Sampling:
     n: int = 1  # choices of each prompt
 
 
-def check(sampling: Sampling, vocab_size: int) -> None:
+def check(sampling: Sampling, vocab_size: int, num_prompts: int = 1) -> None:
     """Raises ApiError for the first value that is out of its range."""
+    _check_num_choices(num_prompts, sampling.n)
     if sampling.max_tokens is not None and sampling.max_tokens < 1:
         raise invalid("max_tokens", f"must be at least 1, not {sampling.max_tokens}")
     if sampling.min_tokens < 0:
@@ -65,17 +66,6 @@ def check(sampling: Sampling, vocab_size: int) -> None:
     _check_stops(sampling, vocab_size)
     if sampling.num_logprobs is not None and not 0 <= sampling.num_logprobs <= MAX_LOGPROBS:
         raise invalid("logprobs", f"must be from 0 to {MAX_LOGPROBS} likeliest tokens, not {sampling.num_logprobs}")
-
-
-def check_num_choices(num_prompts: int, n: int) -> int:
-    """How many choices the answer has. Raises ApiError."""
-    if not 1 <= n <= MAX_CHOICES:
-        raise invalid("n", f"must be from 1 to {MAX_CHOICES}, not {n}")
-    if num_prompts * n > MAX_CHOICES:
-        raise invalid(
-            "n" if n > 1 else "prompt", f"{num_prompts} prompts with n = {n} are more than {MAX_CHOICES} choices"
-        )
-    return num_prompts * n
 
 
 def resolve(sampling: Sampling, eos_token_ids: frozenset[int], room: int) -> worker_pb2.SamplingParams:
@@ -122,6 +112,14 @@ def for_choice(params: worker_pb2.SamplingParams, number: int) -> worker_pb2.Sam
     own.CopyFrom(params)
     own.seed = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
     return own
+
+
+def _check_num_choices(num_prompts: int, n: int) -> None:
+    if not 1 <= n <= MAX_CHOICES:
+        raise invalid("n", f"must be from 1 to {MAX_CHOICES}, not {n}")
+    if num_prompts * n > MAX_CHOICES:
+        name = "n" if n > 1 else "prompt"
+        raise invalid(name, f"{num_prompts} prompts with n = {n} are more than {MAX_CHOICES} choices")
 
 
 def _check_choice_of_token(sampling: Sampling) -> None:

@@ -8,51 +8,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from proxy import prompt as prompts
-from proxy import sampling as samplings
 from proxy.config import ProxyConfig
 from proxy.dispatcher import Dispatcher
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.generation import Generation
-from proxy.job import Job
+from proxy.generation_request import Admission, GenerationRequest
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
-from proxy.priority import NORMAL, Priority
+from proxy.priority import Priority
 from proxy.prompt import Prompt
 from proxy.queue import QueueFull
-from proxy.sampling import Sampling
-from proxy.stop_strings import StopStrings
-from proxy.text_output import TextOutput
 from proxy.unsupported import shortened
 from proxy.worker_pool import WorkerPool
-from rpc import worker_pb2
 
 INLINE_CHARACTERS = 2000  # a longer prompt would hold up the streams of others
 TOKENIZER_THREADS = 2
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 logger = logging.getLogger(__name__)
-
-
-def new_request_id() -> str:
-    return f"req-{secrets.token_hex(12)}"
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """What a client asks, whichever port it used."""
-
-    model: str | None  # None or empty: the one that is served
-    request_id: str
-    prompts: tuple[Prompt, ...]  # each gets `sampling.n` choices, all of them before the next prompt's
-    sampling: Sampling
-    timeout_s: float | None = None
-    priority: Priority = NORMAL
-    cache_salt: str = ""
 
 
 class GenerationService:
@@ -142,23 +118,21 @@ class GenerationService:
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
 
     async def _admit(self, request: GenerationRequest) -> Generation:
-        admitted_at = asyncio.get_running_loop().time()
+        admission = Admission(asyncio.get_running_loop().time(), self._config.request_timeout_s)
         self.check_model(request.model)
-        samplings.check(request.sampling, self.model.vocab_size)
-        for prompt in request.prompts:
-            prompts.check(prompt, self.model.vocab_size, self.max_model_len)
-        num_choices = samplings.check_num_choices(len(request.prompts), request.sampling.n)
+        request.check(self.model.vocab_size, self.max_model_len)
         self._check_open()
         request_id = request.request_id
         self._take_id(request_id)
         try:
-            self._reserve(num_choices, batch=request.priority.is_batch)
+            self._reserve(request.num_choices, batch=request.priority.is_batch)
             try:
                 prompt_ids = await self._tokenize(request.prompts)
                 self._check_open()
-                generation = self._generation(request, prompt_ids, admitted_at)
+                choices = request.choices(prompt_ids, self.model, self.max_model_len, admission)
+                generation = Generation(choices, self._config, self._dispatcher, self.metrics, self._on_end)
             except BaseException:
-                self._cancel_places(num_choices)
+                self._cancel_places(request.num_choices)
                 raise
         except BaseException:
             self._forget(request_id)
@@ -203,51 +177,6 @@ class GenerationService:
             return prompts.all_to_ids(given, self.model)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._tokenizing, prompts.all_to_ids, given, self.model)
-
-    def _generation(
-        self, request: GenerationRequest, prompt_ids: Sequence[Sequence[int]], admitted_at: float
-    ) -> Generation:
-        choices: list[tuple[Job, TextOutput]] = []
-        for ids in prompt_ids:
-            room = prompts.check_room(len(ids), self.max_model_len)
-            params = samplings.resolve(request.sampling, self.model.eos_token_ids, room)
-            for number in range(request.sampling.n):
-                job = self._job(request, ids, samplings.for_choice(params, number), len(choices), number, admitted_at)
-                choices.append((job, self._output(request.sampling, ids)))
-        return Generation(choices, self._config, self._dispatcher, self.metrics, self._on_end)
-
-    def _job(
-        self,
-        request: GenerationRequest,
-        ids: Sequence[int],
-        params: worker_pb2.SamplingParams,
-        choice: int,
-        number: int,
-        admitted_at: float,
-    ) -> Job:
-        longest_s = self._config.request_timeout_s
-        return Job(
-            request_id=request.request_id,
-            wire_id=f"{request.request_id}.{secrets.token_hex(4)}",
-            session=secrets.token_bytes(16),
-            prompt_ids=tuple(ids),
-            sampling=params,
-            admitted_at=admitted_at,
-            timeout_s=longest_s if request.timeout_s is None else min(request.timeout_s, longest_s),
-            priority=request.priority,
-            cache_salt=request.cache_salt,
-            choice=choice,
-            is_first_of_prompt=number == 0,
-        )
-
-    def _output(self, sampling: Sampling, ids: Sequence[int]) -> TextOutput:
-        includes_stop = sampling.include_stop_str_in_output
-        return TextOutput(
-            self.model.tokenizer.detokenizer(ids),
-            StopStrings(sampling.stop, included=includes_stop),
-            min_tokens=sampling.min_tokens,
-            includes_stop=includes_stop,
-        )
 
     def _on_end(self, generation: Generation) -> None:
         self._forget(generation.request_id)

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.event_buffer import FinishedEvent
+from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.lifecycle import Lifecycle
 from proxy.model import ServedModel
 from proxy.prompt import Prompt, TextPrompt
 from proxy.sampling import Sampling
 from proxy.server import Addresses, ProxyServer
-from proxy.service import GenerationRequest, new_request_id
 from proxy.worker_link import LinkTimes
 from rpc import worker_pb2
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker

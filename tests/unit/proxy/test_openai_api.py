@@ -7,8 +7,8 @@ import json
 import pytest
 
 from proxy import prompt as prompts
-from proxy import sampling as samplings
 from proxy.errors import ApiError, ErrorCode
+from proxy.generation_request import Admission, GenerationRequest
 from proxy.model import ServedModel
 from proxy.openai_api import ChatBody, CompletionBody, parse
 from proxy.prompt import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
@@ -28,13 +28,10 @@ def chat(**fields: object) -> bytes:
 def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: ServedModel) -> None:
     """All that is checked before anything runs."""
     parsed = parse(raw, kind)
-    samplings.check(parsed.sampling(), model.vocab_size)
-    given = parsed.to_prompts()
-    samplings.check_num_choices(len(given), parsed.sampling().n)
-    for prompt in given:
-        prompts.check(prompt, model.vocab_size, model.max_model_len)
-        room = prompts.check_room(len(prompts.to_ids(prompt, model)), model.max_model_len)
-        samplings.resolve(parsed.sampling(), model.eos_token_ids, room)
+    request = GenerationRequest(parsed.model, "id", parsed.to_prompts(), parsed.sampling())
+    request.check(model.vocab_size, model.max_model_len)
+    ids = prompts.all_to_ids(request.prompts, model)
+    request.choices(ids, model, model.max_model_len, Admission(at=0.0, longest_s=1.0))
 
 
 def test_every_supported_field_is_read() -> None:

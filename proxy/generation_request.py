@@ -1,0 +1,86 @@
+"""What a client asks, whichever port it used; and, once its prompts are token ids, the choices that it becomes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from proxy import prompt as prompts
+from proxy import sampling as samplings
+from proxy.job import Job
+from proxy.model import ServedModel
+from proxy.priority import NORMAL, Priority
+from proxy.prompt import Prompt
+from proxy.sampling import Sampling
+from proxy.stop_strings import StopStrings
+from proxy.text_output import TextOutput
+from rpc import worker_pb2
+
+
+def new_request_id() -> str:
+    return f"req-{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    at: float  # the loop's clock
+    longest_s: float  # the most that a deadline may be away
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    model: str | None  # None or empty: the one that is served
+    request_id: str
+    prompts: tuple[Prompt, ...]  # each gets `sampling.n` choices, all of them before the next prompt's
+    sampling: Sampling
+    timeout_s: float | None = None
+    priority: Priority = NORMAL
+    cache_salt: str = ""
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.sampling.n
+
+    def check(self, vocab_size: int, max_model_len: int) -> None:
+        """Raises ApiError for what can be refused before the prompts are token ids."""
+        samplings.check(self.sampling, vocab_size, len(self.prompts))
+        for prompt in self.prompts:
+            prompts.check(prompt, vocab_size, max_model_len)
+
+    def choices(
+        self, prompt_ids: Sequence[Sequence[int]], model: ServedModel, max_model_len: int, admission: Admission
+    ) -> list[tuple[Job, TextOutput]]:
+        """Those of the first prompt, then of the next. Raises ApiError when the context is too short for one."""
+        found: list[tuple[Job, TextOutput]] = []
+        for ids in prompt_ids:
+            room = prompts.check_room(len(ids), max_model_len)
+            params = samplings.resolve(self.sampling, model.eos_token_ids, room)
+            for number in range(self.sampling.n):
+                job = self._job(ids, samplings.for_choice(params, number), admission)
+                job = replace(job, choice=len(found), is_first_of_prompt=number == 0)
+                found.append((job, self._output(ids, model)))
+        return found
+
+    def _job(self, ids: Sequence[int], params: worker_pb2.SamplingParams, admission: Admission) -> Job:
+        longest_s = admission.longest_s
+        return Job(
+            request_id=self.request_id,
+            wire_id=f"{self.request_id}.{secrets.token_hex(4)}",
+            session=secrets.token_bytes(16),
+            prompt_ids=tuple(ids),
+            sampling=params,
+            admitted_at=admission.at,
+            timeout_s=longest_s if self.timeout_s is None else min(self.timeout_s, longest_s),
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+        )
+
+    def _output(self, ids: Sequence[int], model: ServedModel) -> TextOutput:
+        includes_stop = self.sampling.include_stop_str_in_output
+        return TextOutput(
+            model.tokenizer.detokenizer(ids),
+            StopStrings(self.sampling.stop, included=includes_stop),
+            min_tokens=self.sampling.min_tokens,
+            includes_stop=includes_stop,
+        )
