@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.request import Request
-from engine.sampled_token import SampledToken
+from engine.sampled_token import SampledToken, SamplingFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Outcome:
     """What came of a batch, by request id: the next token of each sampled work, and why others failed."""
 
     sampled: Mapping[str, SampledToken] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
+    unsampled: Mapping[str, str] = field(default_factory=dict)  # computed, but there is no next token, and why
+    failed: Mapping[str, str] = field(default_factory=dict)  # not computed, and why
     started_at: float = 0.0  # on the monotonic clock
     duration_s: float = 0.0
 
@@ -58,6 +59,6 @@ class Batch:
 class Runner(Protocol):
     """The model on its device. Two exist: `TorchRunner`, and `FakeRunner` for tests."""
 
-    def run(self, batch: Batch) -> list[SampledToken]:
-        """One token for each of `batch.sampled`. The KV of the batch is in the cache when this returns."""
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
+        """One answer for each of `batch.sampled`. The KV of the batch is in the cache when this returns."""
         ...

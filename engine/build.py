@@ -9,7 +9,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
-from engine.fake_runner import MODEL_TYPE, load_fake_runner
+from engine.fake_runner import EOS_TOKEN_ID, MODEL_TYPE, load_fake_runner
+from engine.grammar import Grammars
 from engine.model_config import ModelConfig, UnsupportedModelError, model_fingerprint
 from engine.torch_runner import load_torch_runner
 
@@ -18,14 +19,16 @@ def build_engine(folder: Path, config: EngineConfig) -> Engine:
     """Loads the weights and makes the cache. Raises `UnsupportedModelError` for a model it cannot compute."""
     torch.set_num_threads(config.threads)
     if json.loads((folder / "config.json").read_text()).get("model_type") == MODEL_TYPE:
-        fake, info = load_fake_runner(folder, config)
-        return Engine(config, info, fake, fake.cache)
+        grammars = Grammars(folder, {EOS_TOKEN_ID})
+        fake, info = load_fake_runner(folder, config, grammars)
+        return Engine(config, info, fake, fake.cache, grammars)
     model = ModelConfig.from_folder(folder)
     max_model_len = config.max_model_len or model.max_model_len
     if max_model_len > model.max_model_len:
         raise UnsupportedModelError(
             f"max_model_len ({max_model_len}) is above the model's own context ({model.max_model_len}): lower it"
         )
-    runner = load_torch_runner(folder, config)
+    grammars = Grammars(folder, model.eos_token_ids)
+    runner = load_torch_runner(folder, config, grammars)
     info = ModelInfo(model_fingerprint(folder), max_model_len, model.vocab_size, frozenset(model.eos_token_ids))
-    return Engine(config, info, runner, runner.cache)
+    return Engine(config, info, runner, runner.cache, grammars)

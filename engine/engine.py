@@ -16,10 +16,11 @@ from engine.block_hash import HashContext
 from engine.block_pool import BlockCounts, BlockPool
 from engine.config import EngineConfig
 from engine.errors import UnknownRequest
+from engine.grammar import Grammars
 from engine.host_cache import HostCache
 from engine.kv_cache import KVCache
 from engine.request import Request, RequestState
-from engine.sampled_token import SampledToken
+from engine.sampled_token import SampledToken, SamplingFailure
 from engine.scheduler import Preemption, Schedule, Scheduler, TokenOutput
 from engine.swap_space import Swap
 
@@ -73,7 +74,14 @@ class StepResult:
 class Engine:
     """Maintains the requests, their blocks and the cache; a request leaves when it ends, is aborted or released."""
 
-    def __init__(self, config: EngineConfig, model: ModelInfo, runner: Runner, cache: KVCache) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        runner: Runner,
+        cache: KVCache,
+        grammars: Grammars | None = None,
+    ) -> None:
         """Raises ValueError when the scheduling strategy cannot serve the model's context."""
         config.scheduling.check_context(model.max_model_len)
         self.config = config
@@ -84,6 +92,7 @@ class Engine:
         self.hash_context = HashContext(model.fingerprint, cache.layout.dtype, config.block_size)
         self.scheduler = Scheduler(config, self.pool, self.hash_context)
         self.host_cache = HostCache(cache, config.scheduling.num_swap_blocks)
+        self.grammars = grammars or Grammars(None)
         self.requests: dict[str, Request] = {}
 
     @property
@@ -96,6 +105,7 @@ class Engine:
         if request.request_id in self.requests:
             raise ValueError(f"request {request.request_id} exists already")
         check_request(request, self.model.vocab_size, self.model.max_model_len, self.capacity)
+        self.grammars.admit(request)
         self.requests[request.request_id] = request
         self.scheduler.add(request)
 
@@ -143,12 +153,19 @@ class Engine:
             if len(batch.works) > 1:
                 return self._compute_apart(batch)
             return Outcome(failed={batch.works[0].request.request_id: f"{type(error).__name__}: {error}"})
-        sampled = {work.request.request_id: token for work, token in zip(batch.sampled, tokens, strict=True)}
-        return Outcome(sampled, started_at=started_at, duration_s=monotonic() - started_at)
+        answers = {work.request.request_id: token for work, token in zip(batch.sampled, tokens, strict=True)}
+        return Outcome(
+            sampled={request_id: token for request_id, token in answers.items() if isinstance(token, SampledToken)},
+            unsampled={
+                request_id: token.message for request_id, token in answers.items() if isinstance(token, SamplingFailure)
+            },
+            started_at=started_at,
+            duration_s=monotonic() - started_at,
+        )
 
     def finish(self, schedule: Schedule, outcome: Outcome) -> StepResult:
         """Takes in what was computed. Requests may have come and gone since `schedule`."""
-        for request_id in outcome.failed:
+        for request_id in [*outcome.failed, *outcome.unsampled]:
             self.abort(request_id)
         works = [work for work in schedule.batch.works if work.request.request_id not in outcome.failed]
         num_decode = sum(1 for work in works if work.num_tokens == 1 and work.request.num_generated > 0)
@@ -162,7 +179,7 @@ class Engine:
             reserved=schedule.reserved,
             preempted=schedule.preempted,
             swaps=schedule.swaps,
-            failed=list(outcome.failed.items()),
+            failed=[*outcome.failed.items(), *outcome.unsampled.items()],
             num_prefill_tokens=num_prefill,
             num_decode_tokens=num_decode,
             works=works,
@@ -176,6 +193,7 @@ class Engine:
         outcomes = [self.compute(Batch((work,))) for work in batch.works]
         return Outcome(
             sampled={request_id: token for outcome in outcomes for request_id, token in outcome.sampled.items()},
+            unsampled={request_id: error for outcome in outcomes for request_id, error in outcome.unsampled.items()},
             failed={request_id: error for outcome in outcomes for request_id, error in outcome.failed.items()},
             started_at=started_at,
             duration_s=monotonic() - started_at,

@@ -1,6 +1,7 @@
 """A runner without a model, for tests: the next token is a function of what the KV cache says.
 
 It writes each token into the cache and reads the whole history back, so wrong or missing KV gives wrong tokens.
+Penalties, bias, stop tokens and grammars change logits made from that token; of the draw, only the seed counts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor
 from engine.batch import Batch, Work
 from engine.config import EngineConfig
 from engine.engine import ModelInfo
+from engine.grammar import Grammars
 from engine.kv_cache import KVCache, KVLayout
-from engine.request import SamplingParams
-from engine.sampled_token import SampledToken
+from engine.request import Request, SamplingParams
+from engine.sampled_token import SampledToken, SamplingFailure
+from engine.sampler import Sampler
 
 MODEL_TYPE = "pdserve_fake"
 VOCAB_SIZE = 257  # bytes, and one end-of-text id
@@ -48,39 +51,48 @@ class FakeModel:
 
 
 class FakeRunner:
-    """Maintains nothing of its own: all state is in the cache."""
+    """Maintains nothing of its own: all state is in the cache, or derived from requests."""
 
-    def __init__(self, cache: KVCache, model: FakeModel | None = None) -> None:
+    def __init__(self, cache: KVCache, model: FakeModel | None = None, grammars: Grammars | None = None) -> None:
         self.cache = cache
         self.model = model or FakeModel()
+        self._sampler = Sampler(grammars or Grammars(None), _take_best)
 
-    def run(self, batch: Batch) -> list[SampledToken]:
+    def run(self, batch: Batch) -> list[SampledToken | SamplingFailure]:
         time.sleep(self.model.seconds_per_step + self.model.seconds_per_token * batch.num_tokens)
         for work in batch.works:
             self._write(work)
-        return [SampledToken(self._sample(work)) for work in batch.sampled]
+        works = batch.sampled
+        if not works:
+            return []
+        logits = torch.stack([next_logits(self._read(work), work.request.sampling) for work in works])
+        return self._sampler.sample(logits, [work.request for work in works])
 
     @staticmethod
     def expected(prompt: Sequence[int], n: int, sampling: SamplingParams | None = None) -> list[int]:
-        """The n tokens that follow `prompt` when every KV entry is right."""
-        tokens = list(prompt)
+        """The n tokens that follow `prompt` when every KV entry is right; a grammar is not looked at."""
+        sampling = replace(sampling or SamplingParams(n), grammar="")
+        request = Request("expected", list(prompt), len(prompt), sampling)
+        sampler = Sampler(Grammars(None), _take_best)
         for _ in range(n):
-            tokens.append(next_token([float(t) for t in tokens], sampling))
-        return tokens[len(prompt) :]
+            logits = next_logits([float(token) for token in request.token_ids], sampling).unsqueeze(0)
+            request.token_ids += [t.token_id for t in sampler.sample(logits, [request]) if isinstance(t, SampledToken)]
+        return request.token_ids[len(prompt) :]
 
     def _write(self, work: Work) -> None:
         for position in range(work.start, work.end):
             block, slot = divmod(position, self.cache.layout.block_size)
             self._slot(work.blocks[block], slot).copy_(self._entry(work.request.token_ids[position]))
 
-    def _sample(self, work: Work) -> int:
+    def _read(self, work: Work) -> list[float]:
+        """The tokens up to the work's end, as the cache has them; -1 for one that is not as it was written."""
         values = []
         for position in range(work.end):
             block, slot = divmod(position, self.cache.layout.block_size)
             entry = self._slot(work.blocks[block], slot)
             token = float(entry[0, 0, 0, 0])
             values.append(token if torch.equal(entry, self._entry(token)) else -1.0)
-        return next_token(values, work.request.sampling)
+        return values
 
     def _slot(self, block: int, slot: int) -> Tensor:
         return self.cache.tensor[block, :, :, :, slot]  # [layer, 2, kv_head, head_dim]
@@ -92,14 +104,24 @@ class FakeRunner:
         return token + 1000.0 * torch.arange(size, dtype=torch.float32).view(shape)
 
 
-def next_token(history: Sequence[float], sampling: SamplingParams | None = None) -> int:
-    """A lower-case letter that depends on every value of the history, and on the seed unless greedy."""
-    seed = sampling.seed if sampling is not None and sampling.temperature > 0 else None
+def next_logits(history: Sequence[float], sampling: SamplingParams) -> Tensor:
+    """`[VOCAB_SIZE]`. Best is a lower-case letter that depends on every value of the history, and on the seed unless
+    greedy; then the letters after it, then all other tokens, also in an order that depends on it."""
+    seed = sampling.seed if sampling.temperature > 0 else None
     digest = hashlib.blake2b(repr((list(history), seed)).encode(), digest_size=8).digest()
-    return ord("a") + int.from_bytes(digest, "big") % 26
+    best = ord("a") + int.from_bytes(digest, "big") % 26
+    token_ids = torch.arange(VOCAB_SIZE)
+    is_letter = (token_ids >= ord("a")) & (token_ids <= ord("z"))
+    behind = token_ids - best
+    return torch.where(is_letter, 10 - behind % 26 / 4, -10 - behind % VOCAB_SIZE / 16)
 
 
-def load_fake_runner(folder: Path, config: EngineConfig) -> tuple[FakeRunner, ModelInfo]:
+def _take_best(logits: Tensor, _params: Sequence[SamplingParams], _positions: Sequence[int]) -> list[int]:
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    return tokens
+
+
+def load_fake_runner(folder: Path, config: EngineConfig, grammars: Grammars) -> tuple[FakeRunner, ModelInfo]:
     model = FakeModel(**json.loads((folder / "config.json").read_text())["fake"])
     cache = KVCache(model.layout(config.block_size), config.num_blocks)
-    return FakeRunner(cache, model), model.info()
+    return FakeRunner(cache, model, grammars), model.info()

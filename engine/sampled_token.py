@@ -24,3 +24,10 @@ class TokenLogprobs:
 class SampledToken:
     token_id: int
     logprobs: TokenLogprobs | None = None  # where `SamplingParams.num_logprobs` asks for them
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFailure:
+    """Why one request of a batch has no next token. Its neighbours have theirs."""
+
+    message: str

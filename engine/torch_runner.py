@@ -13,23 +13,25 @@ from engine.attention import AttentionMetadata
 from engine.attention_cpu import choose_attention
 from engine.batch import Batch
 from engine.config import EngineConfig
+from engine.grammar import Grammars
 from engine.kv_cache import DTYPES, KVCache, KVLayout
 from engine.model import Model
 from engine.model_config import ModelConfig
-from engine.sampled_token import SampledToken
-from engine.sampler import sample
+from engine.sampled_token import SampledToken, SamplingFailure
+from engine.sampler import Sampler
 from engine.weights import Checkpoint
 
 
 class TorchRunner:
     """Maintains the model and the cache that it writes; used by one thread."""
 
-    def __init__(self, model: Model, cache: KVCache) -> None:
+    def __init__(self, model: Model, cache: KVCache, sampler: Sampler) -> None:
         self.model = model
         self.cache = cache
+        self._sampler = sampler
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[SampledToken]:
+    def run(self, batch: Batch) -> list[SampledToken | SamplingFailure]:
         device = self.model.device
         metadata = AttentionMetadata.of(batch.works, self.cache.layout.block_size, device)
         token_ids = [token for work in batch.works for token in work.request.token_ids[work.start : work.end]]
@@ -43,19 +45,16 @@ class TorchRunner:
             if hidden.is_cuda:
                 torch.cuda.synchronize(hidden.device)
             return []
-        requests = [work.request for work in batch.sampled]
-        chosen = sample(
-            self.model.logits(hidden[rows]),
-            [request.sampling for request in requests],
-            [request.num_tokens for request in requests],
-        )
-        return [SampledToken(token_id) for token_id in chosen]
+        return self._sampler.sample(self.model.logits(hidden[rows]), [work.request for work in batch.sampled])
 
 
-def load_torch_runner(folder: Path, config: EngineConfig, native_dir: Path | None = None) -> TorchRunner:
+def load_torch_runner(
+    folder: Path, config: EngineConfig, grammars: Grammars | None = None, native_dir: Path | None = None
+) -> TorchRunner:
     """The model in `folder` with an empty cache of `config.num_blocks`. Raises `UnsupportedModelError`.
 
-    `native_dir` keeps compiled kernels; by default a directory in the user's cache.
+    `grammars`: those of the engine whose requests it will sample. `native_dir` keeps compiled kernels; by default a
+    directory in the user's cache.
     """
     torch.set_num_threads(config.threads)
     model_config = ModelConfig.from_folder(folder)
@@ -63,7 +62,8 @@ def load_torch_runner(folder: Path, config: EngineConfig, native_dir: Path | Non
     native_dir = native_dir or Path.home() / ".cache" / "pdserve" / "native"
     attention = choose_attention(layout, model_config.num_heads, config.device, config.threads, native_dir)
     model = Model(model_config, Checkpoint(folder, config.device, DTYPES[layout.dtype]), attention)
-    return TorchRunner(model, KVCache(layout, config.num_blocks, config.device))
+    cache = KVCache(layout, config.num_blocks, config.device)
+    return TorchRunner(model, cache, Sampler(grammars or Grammars(None)))
 
 
 def kv_layout(model_config: ModelConfig, config: EngineConfig) -> KVLayout:

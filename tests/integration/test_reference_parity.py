@@ -24,6 +24,7 @@ from engine.batch import Batch, Work
 from engine.config import EngineConfig
 from engine.model_config import ModelConfig
 from engine.request import Request, SamplingParams
+from engine.sampled_token import SampledToken
 from engine.torch_runner import TorchRunner, load_torch_runner
 
 pytestmark = pytest.mark.integration
@@ -113,6 +114,7 @@ def generate(runner: TorchRunner, prompts: list[list[int]], chunk_size: int) -> 
         for work in works:
             work.request.num_computed = work.end
         for work, token in zip(batch.sampled, tokens, strict=True):
+            assert isinstance(token, SampledToken)
             work.request.token_ids.append(token.token_id)
     return [request.token_ids[request.num_prompt :] for request in requests]
 

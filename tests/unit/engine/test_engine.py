@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from engine.engine import Engine, StepResult
 from engine.errors import RequestInvalid, RequestTooLong, UnknownRequest
 from engine.fake_runner import FakeRunner
 from engine.request import FinishReason, RequestKind, RequestState
-from engine.sampled_token import SampledToken
+from engine.sampled_token import SampledToken, SamplingFailure
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
 
 NewEngine = Callable[..., Engine]
@@ -223,7 +223,7 @@ def test_a_batch_that_the_model_cannot_run_fails_its_requests_only(
 
 
 class BrokenRunner:
-    def run(self, batch: Batch) -> list[SampledToken]:
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
         raise RuntimeError("no such kernel")
 
 
@@ -290,7 +290,7 @@ class PoisonedRunner:
         self._runner = runner
         self._token = token
 
-    def run(self, batch: Batch) -> list[SampledToken]:
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
         if any(self._token in work.request.token_ids for work in batch.works):
             raise RuntimeError("a kernel that does not like this token")
         return self._runner.run(batch)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,7 @@ from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.fake_runner import FakeRunner
-from engine.sampled_token import SampledToken
+from engine.sampled_token import SampledToken, SamplingFailure
 from tests.unit.engine.conftest import RequestFactory, make_engine
 
 
@@ -137,12 +138,12 @@ class SlowRunner:
         self.computing, self.go_on = threading.Event(), threading.Event()
         self._runner = runner
 
-    def run(self, batch: Batch) -> list[SampledToken]:
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
         self.computing.set()
         assert self.go_on.wait(5)
         return self._runner.run(batch)
 
 
 class BrokenDevice:
-    def run(self, batch: Batch) -> list[SampledToken]:
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
         raise RuntimeError("device lost")

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from engine.attention import torch_attention
 from engine.batch import Batch, Work
 from engine.config import EngineConfig
+from engine.sampled_token import SampledToken
 from engine.torch_runner import TorchRunner, load_torch_runner
 from tests.unit.engine_model.tiny_models import (
     TINY_MODELS,
@@ -89,6 +90,7 @@ def test_greedy_generation_is_transformers(name: str, tmp_path: Path) -> None:
             Work(r, 0 if step == 0 else r.num_tokens - 1, r.num_tokens if step == 0 else 1, True) for r in requests
         ]
         for request, token in zip(requests, runner.run(Batch(tuple(works))), strict=True):
+            assert isinstance(token, SampledToken)
             request.token_ids.append(token.token_id)
 
     for prompt, request in zip(prompts, requests, strict=True):

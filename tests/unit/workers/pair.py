@@ -250,6 +250,6 @@ def token_request(
         request_id=request_id,
         prompt_ids=prompt,
         output_ids=output or [],
-        sampling=worker_pb2.SamplingParams(max_tokens=max_tokens, top_p=1.0),
+        sampling=worker_pb2.SamplingParams(max_tokens=max_tokens, top_p=1.0, repetition_penalty=1.0),
         timeout_s=timeout_s,
     )

@@ -1,4 +1,4 @@
-"""Sampling: a function of logits, parameters, seed and position; distributed as its parameters say."""
+"""Choosing: a function of logits, parameters, seed and position; distributed as its parameters say."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.choice import choose_tokens, uniform
 from engine.request import SamplingParams
-from engine.sampler import sample, uniform
 
 
 def params(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0) -> SamplingParams:
@@ -23,7 +23,7 @@ def logits(*rows: list[float]) -> Tensor:
 def draw(probabilities: list[float], how: SamplingParams, times: int = 4000) -> dict[int, float]:
     """The share of each token over `times` positions."""
     row = torch.tensor(probabilities).log().expand(times, -1)
-    counts = Counter(sample(row, [how] * times, range(times)))
+    counts = Counter(choose_tokens(row, [how] * times, range(times)))
     return {token: count / times for token, count in counts.items()}
 
 
@@ -33,7 +33,7 @@ def random_logits(num_rows: int, size: int = 1000, seed: int = 0) -> Tensor:
 
 def test_greedy_takes_the_best_token() -> None:
     rows = logits([0.1, 0.3, 0.2], [5.0, -1.0, 4.9])
-    assert sample(rows, [params(temperature=0.0)] * 2, [4, 9]) == [1, 0]
+    assert choose_tokens(rows, [params(temperature=0.0)] * 2, [4, 9]) == [1, 0]
 
 
 def test_draws_follow_the_probabilities() -> None:
@@ -61,13 +61,13 @@ def test_top_p_counts_within_top_k() -> None:
 
 def test_top_p_over_a_flat_distribution_keeps_its_share() -> None:
     row = torch.zeros(4000, 1000)
-    drawn = set(sample(row, [params(top_p=0.5)] * 4000, range(4000)))
+    drawn = set(choose_tokens(row, [params(top_p=0.5)] * 4000, range(4000)))
     assert 480 <= len(drawn) <= 501
 
 
 def test_top_k_beyond_the_first_candidates_is_exact() -> None:
     row = torch.linspace(1, 0, 1000).expand(4000, -1)
-    drawn = sample(row, [params(top_k=300)] * 4000, range(4000))
+    drawn = choose_tokens(row, [params(top_k=300)] * 4000, range(4000))
     assert max(drawn) < 300
     assert len(set(drawn)) > 290
 
@@ -77,14 +77,14 @@ def test_top_k_beyond_the_first_candidates_is_exact() -> None:
 )
 def test_the_narrowest_settings_are_greedy(how: SamplingParams) -> None:
     rows = random_logits(50)
-    assert sample(rows, [how] * 50, range(50)) == rows.argmax(-1).tolist()
+    assert choose_tokens(rows, [how] * 50, range(50)) == rows.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [2e-5, 1e-3, 1e4, 1e30])
 def test_extreme_temperatures_and_logits_stay_in_the_vocabulary(temperature: float) -> None:
     rows = random_logits(20) * 1e4
     rows[:, ::2] = -torch.inf
-    drawn = sample(rows, [params(temperature=temperature)] * 20, range(20))
+    drawn = choose_tokens(rows, [params(temperature=temperature)] * 20, range(20))
     assert all(0 <= token < 1000 and rows[i, token] > -torch.inf for i, token in enumerate(drawn))
 
 
@@ -92,9 +92,9 @@ def test_neighbours_change_nothing() -> None:
     rows = random_logits(8)
     settings = [params(seed=i, top_p=0.9 if i % 2 else 1.0, top_k=i * 10, temperature=i / 4) for i in range(8)]
     positions = list(range(100, 108))
-    together = sample(rows, settings, positions)
-    alone = [sample(rows[i : i + 1], settings[i : i + 1], positions[i : i + 1])[0] for i in range(8)]
-    backwards = sample(rows.flip(0), settings[::-1], positions[::-1])[::-1]
+    together = choose_tokens(rows, settings, positions)
+    alone = [choose_tokens(rows[i : i + 1], settings[i : i + 1], positions[i : i + 1])[0] for i in range(8)]
+    backwards = choose_tokens(rows.flip(0), settings[::-1], positions[::-1])[::-1]
     assert together == alone == backwards
 
 
@@ -102,7 +102,7 @@ def test_rounding_in_the_logits_seldom_changes_a_draw() -> None:
     rows = random_logits(500)
     noisy = rows + 1e-6 * torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
     how = [params(top_p=0.95)] * 500
-    assert sample(rows, how, range(500)) == sample(noisy, how, range(500))
+    assert choose_tokens(rows, how, range(500)) == choose_tokens(noisy, how, range(500))
 
 
 def test_seed_and_position_both_matter_and_repeat() -> None:
@@ -121,7 +121,7 @@ def test_the_numbers_never_change_between_versions() -> None:
 def test_a_batch_may_mix_greedy_and_drawn_rows() -> None:
     rows = random_logits(3)
     settings = [params(temperature=0), params(seed=5), params(temperature=0)]
-    mixed = sample(rows, settings, [1, 2, 3])
+    mixed = choose_tokens(rows, settings, [1, 2, 3])
     assert mixed[0] == int(rows[0].argmax())
     assert mixed[2] == int(rows[2].argmax())
-    assert mixed[1] == sample(rows[1:2], settings[1:2], [2])[0]
+    assert mixed[1] == choose_tokens(rows[1:2], settings[1:2], [2])[0]

@@ -1,0 +1,126 @@
+"""Structured output: which tokens a request's grammar allows next, by llguidance.
+
+A grammar is compiled once, before its request is queued; a request's `GrammarMatcher` is derived from the compiled
+grammar and the tokens generated so far, so that it can be made anew wherever the request goes on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from numpy.typing import NDArray
+
+from engine.errors import RequestInvalid
+from engine.request import Request
+
+MAX_RECENT = 32  # compiled grammars that are kept for the next request with the same one
+MAX_ERROR_LENGTH = 500  # characters
+
+
+class GrammarFailed(Exception):
+    """No next token can be chosen for this request; the message says why."""
+
+
+class GrammarMatcher:
+    """Maintains where in its grammar a completion is."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def take(self, token_id: int) -> None:
+        """Raises GrammarFailed for a token that the grammar does not allow here."""
+        self._matcher.consume_token(token_id)
+        self._check()
+
+    def allowed(self, vocab_size: int) -> NDArray[np.bool_]:
+        """Which token may come next; the end of text, and nothing else, where the grammar can go no further.
+
+        `vocab_size` is that of the logits. Tokens that the tokenizer does not know are not allowed.
+        """
+        mask = self._matcher.compute_bitmask()
+        self._check()
+        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), count=vocab_size, bitorder="little").view(np.bool_)
+        if not allowed.any():
+            raise GrammarFailed("the grammar allows no token that the model has")
+        return allowed
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarFailed(f"the grammar cannot go on: {_error_of(self._matcher)}")
+
+
+class Grammars:
+    """Maintains the compiled grammars of all live requests, and a few more. Any thread may call it."""
+
+    def __init__(self, folder: Path | None, eos_token_ids: Iterable[int] = ()) -> None:
+        """`folder`: the model's, whose `tokenizer.json` says what each token means; None refuses every grammar."""
+        self._folder = folder
+        self._eos_token_ids = sorted(eos_token_ids)
+        self._tokenizer: LLTokenizer | None = None
+        self._loading = Lock()
+        self._recent: OrderedDict[str, LLMatcher] = OrderedDict()  # least recently used first
+        self._recent_lock = Lock()
+        self._compiled: WeakKeyDictionary[Request, LLMatcher] = WeakKeyDictionary()
+        self._compiler = ThreadPoolExecutor(1, "grammar")
+
+    def prepare(self, grammar: str) -> Future[None]:
+        """Compiles in a thread of its own, so that `admit` finds it done. The future raises what `admit` does."""
+        return self._compiler.submit(self._prepare, grammar)
+
+    def admit(self, request: Request) -> None:
+        """Raises RequestInvalid where the request's grammar can never be followed."""
+        if not request.sampling.grammar:
+            return
+        if not self._eos_token_ids:
+            raise RequestInvalid("grammar is not supported: the model's folder names no end-of-text token")
+        if not request.sampling.stop_token_ids.issuperset(self._eos_token_ids):
+            raise RequestInvalid("grammar needs the end of text among stop_token_ids: leave ignore_eos off")
+        self._compiled[request] = self._compile(request.sampling.grammar)
+
+    def matcher(self, request: Request) -> GrammarMatcher:
+        """At the request's start. Raises GrammarFailed."""
+        compiled = self._compiled.get(request)
+        if compiled is None:
+            raise GrammarFailed("the grammar was not compiled")
+        return GrammarMatcher(compiled.deep_copy())
+
+    def _prepare(self, grammar: str) -> None:
+        self._compile(grammar)
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        with self._recent_lock:
+            compiled = self._recent.pop(grammar, None)
+        if compiled is None:
+            limits = LLParserLimits(verbose_errors=False)
+            compiled = LLMatcher(self._load_tokenizer(), grammar, log_level=0, limits=limits)
+            compiled.compute_bitmask()  # some faults show here only; and every copy has the first mask's work done
+            if compiled.is_error():
+                raise RequestInvalid(f"grammar cannot be used: {_error_of(compiled)}")
+        with self._recent_lock:
+            self._recent[grammar] = compiled
+            if len(self._recent) > MAX_RECENT:
+                self._recent.popitem(last=False)
+        return compiled
+
+    def _load_tokenizer(self) -> LLTokenizer:
+        with self._loading:
+            if self._tokenizer is None:
+                if self._folder is None:
+                    raise RequestInvalid("grammar is not supported: the model has no tokenizer.json")
+                try:
+                    self._tokenizer = LLTokenizer(str(self._folder / "tokenizer.json"), eos_token=self._eos_token_ids)
+                except Exception as error:
+                    raise RequestInvalid(f"grammar is not supported with this model's tokenizer: {error}") from error
+            return self._tokenizer
+
+
+def _error_of(matcher: LLMatcher) -> str:
+    error: str = matcher.get_error()
+    return error.removesuffix("<non-verbose/>").strip()[:MAX_ERROR_LENGTH]
