@@ -22,8 +22,11 @@ class ProxyConfig(BaseModel):
     http_port: int = Field(8000, ge=0, le=65535)
     insecure: bool = False  # serve other machines without API keys
 
-    max_queued_requests: int = Field(2048, ge=1)  # over it: 429
-    dispatch_ahead: int = Field(2, ge=1)  # requests that may wait in one worker
+    max_queued_requests: int = Field(2048, ge=1)  # over it: 429; for batch requests already over 7/8 of it
+    priority_ageing_s: float = Field(2.0, gt=0)  # waiting so long makes up for one level of priority
+    dispatch_ahead: int = Field(2, ge=1)  # requests that may wait in one worker; batch ones do not count for others
+    long_prompt_tokens: int = Field(2048, ge=1)  # a longer prompt is long
+    max_long_prefills: int = Field(1, ge=1)  # long prompts that are sent to one worker and not computed yet
     routing: Literal["round_robin", "least_loaded"] = "least_loaded"
     max_body_bytes: int = Field(8 << 20, ge=1024)
     body_timeout_s: float = Field(30.0, gt=0)  # for a client to send its whole HTTP body

@@ -1,6 +1,7 @@
 """Sends waiting requests to workers: those that were started before first, then the queue, only a little ahead.
 
-A worker's own queue stays short (`dispatch_ahead`), so that the order is decided here and not there.
+A worker's own queue stays short (`dispatch_ahead`), so that the order is decided here and not there. Places there that
+batch requests took are no obstacle to an interactive one, which goes before them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import asyncio
 from collections.abc import Sequence
 
 from proxy.config import ProxyConfig
+from proxy.job import Job
 from proxy.metrics import ProxyMetrics
 from proxy.placement import Constraints, NotPlaced, Placement, Waiter
+from proxy.priority import BATCH
 from proxy.queue import RequestQueue
 from proxy.router import POLICIES, Cost, decode_cost, prefill_cost
 from proxy.worker_link import WorkerLink
@@ -25,13 +28,13 @@ class Dispatcher:
     """Maintains who waits. `pump` looks, in the next turn of the loop, whether somebody can be placed."""
 
     def __init__(self, pool: WorkerPool, config: ProxyConfig, metrics: ProxyMetrics) -> None:
-        self.queue: RequestQueue[Waiter] = RequestQueue(config.max_queued_requests)
+        self.queue: RequestQueue[Waiter] = RequestQueue(config.max_queued_requests, config.priority_ageing_s)
         self._pool = pool
         self._config = config
         self._metrics = metrics
         self._policy = POLICIES[config.routing]
         self._turn = 0
-        self._started: dict[Waiter, None] = {}  # by earlier attempts; in the order of their failure
+        self._started: dict[Waiter, None] = {}  # by earlier attempts
         self._is_scheduled = False
         self._recovery_timer: asyncio.TimerHandle | None = None  # while there is no decode worker
         self._verdict_timers: dict[Waiter, asyncio.TimerHandle] = {}  # while it is open whether lost workers died
@@ -40,13 +43,15 @@ class Dispatcher:
     def has_decode(self) -> bool:
         return bool(self._pool.decode_links())
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self.queue) + len(self._started)
+    def num_waiting(self, priority: str) -> int:
+        """Of this label."""
+        started = sum(waiter.job.priority.label == priority for waiter in self._started)
+        return self.queue.num_waiting(batch=priority == BATCH) + started
 
     def submit(self, waiter: Waiter) -> None:
         """Queues a new request, whose place in the queue was reserved."""
-        self.queue.push(waiter)
+        job = waiter.job
+        self.queue.push(waiter, job.priority, job.admitted_at, is_long=self._is_long(job))
         self.pump()
 
     def resubmit(self, waiter: Waiter) -> None:
@@ -65,15 +70,24 @@ class Dispatcher:
 
     def _pump(self) -> None:
         self._is_scheduled = False
-        for waiter in list(self._started):
+        for waiter in sorted(self._started, key=self._order):
             self._pump_started(waiter)
-        while (first := self.queue.peek()) is not None:
-            placement = self._placement(first.constraints, gated=True)
-            if placement is None:
-                break
-            self.queue.remove(first)
-            first.place(placement)
+        while self._place_next():
+            pass
         self._update_recovery_timer()
+
+    def _order(self, waiter: Waiter) -> float:
+        return waiter.job.priority.order(waiter.job.admitted_at, self._config.priority_ageing_s)
+
+    def _place_next(self) -> bool:
+        """Places the first of the queue, or if it cannot go the first of another lane."""
+        for waiter in self.queue.heads():
+            placement = self._placement(waiter, gated=True)
+            if placement is not None:
+                self.queue.remove(waiter)
+                waiter.place(placement)
+                return True
+        return False
 
     def _pump_started(self, waiter: Waiter) -> None:
         lost = waiter.constraints.lost
@@ -83,7 +97,7 @@ class Dispatcher:
             self._end_by_deaths(waiter)
         elif num_dead + num_open >= MAX_DEATHS:  # the membership will tell, or the link comes back
             self._await_verdict(waiter)
-        elif (placement := self._placement(waiter.constraints, gated=False)) is not None:
+        elif (placement := self._placement(waiter, gated=False)) is not None:
             self._leave(waiter)
             waiter.place(placement)
 
@@ -103,14 +117,15 @@ class Dispatcher:
         if timer is not None:
             timer.cancel()
 
-    def _placement(self, constraints: Constraints, *, gated: bool) -> Placement | None:
+    def _placement(self, waiter: Waiter, *, gated: bool) -> Placement | None:
         """None: not now."""
+        job, constraints = waiter.job, waiter.constraints
         prefills = self._pool.prefill_links() if constraints.local_reason is None else []
         decodes = self._pool.decode_links()
         if constraints.decode in decodes:
             decodes = [constraints.decode]
         elif gated:
-            decodes = [link for link in decodes if self._has_room(link, for_prompt=not prefills)]
+            decodes = [link for link in decodes if self._has_room(link, job, for_prompt=not prefills)]
         if not decodes:
             return None
         decode = self._choose(decodes, constraints, decode_cost if prefills else prefill_cost)
@@ -118,16 +133,24 @@ class Dispatcher:
         if not pairs:
             return self._decided(Placement(decode, None, None, constraints.local_reason or NO_PREFILL_WORKER))
         if gated:
-            pairs = [link for link in pairs if self._has_room(link, for_prompt=True)]
+            pairs = [link for link in pairs if self._has_room(link, job, for_prompt=True)]
         if not pairs:
             return None
         prefill = self._choose(pairs, constraints, prefill_cost)
         return self._decided(Placement(decode, prefill, shared_transport(prefill, decode), None))
 
-    def _has_room(self, link: WorkerLink, *, for_prompt: bool) -> bool:
-        if for_prompt:
-            return link.view().num_waiting < self._config.dispatch_ahead
-        return link.tally.num_untransferred < MAX_UNTRANSFERRED
+    def _has_room(self, link: WorkerLink, job: Job, *, for_prompt: bool) -> bool:
+        tally, batch = link.tally, job.priority.is_batch
+        if not for_prompt:
+            return tally.num_untransferred(batch=batch) < MAX_UNTRANSFERRED
+        if tally.num_waiting(batch=batch) >= self._config.dispatch_ahead:
+            return False
+        if not self._is_long(job):
+            return True
+        return tally.num_long(self._config.long_prompt_tokens, batch=batch) < self._config.max_long_prefills
+
+    def _is_long(self, job: Job) -> bool:
+        return len(job.prompt_ids) > self._config.long_prompt_tokens
 
     def _choose(self, links: Sequence[WorkerLink], constraints: Constraints, cost: Cost) -> WorkerLink:
         links = [link for link in links if link.incarnation not in constraints.avoid] or links
@@ -139,10 +162,11 @@ class Dispatcher:
         return placement
 
     def _update_recovery_timer(self) -> None:
-        if self._recovery_timer is not None and (self.has_decode or not self.num_waiting):
+        is_lost = bool(self.queue or self._started) and not self.has_decode
+        if self._recovery_timer is not None and not is_lost:
             self._recovery_timer.cancel()
             self._recovery_timer = None
-        elif self._recovery_timer is None and self.num_waiting and not self.has_decode:
+        elif self._recovery_timer is None and is_lost:
             loop = asyncio.get_running_loop()
             self._recovery_timer = loop.call_later(self._config.recovery_timeout_s, self._give_up)
 
@@ -151,9 +175,9 @@ class Dispatcher:
         waiters = [*self._started]
         for waiter in waiters:
             self._leave(waiter)
-        while (first := self.queue.peek()) is not None:
-            self.queue.remove(first)
-            waiters.append(first)
+        while heads := self.queue.heads():
+            self.queue.remove(heads[0])
+            waiters.append(heads[0])
         for waiter in waiters:
             waiter.give_up(NotPlaced.NO_WORKER)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from proxy.errors import ApiError, ErrorCode
+from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.lifecycle import Lifecycle
+from proxy.priority import BATCH, INTERACTIVE, LABELS, MAX_LEVEL, Priority
+from proxy.unsupported import shortened
+
+TENANT = re.compile(r"[\x21-\x7e]{1,128}")
+MAX_SALT_LENGTH = 256  # characters
 
 # Those that this server does not follow, and the values that ask for nothing.
 UNSUPPORTED_HEADERS: dict[str, tuple[str, ...]] = {
     "x-kv-mode": ("p2p",),
     "x-kv-write-back": (),
-    "x-priority": ("interactive",),
     "x-slo-tpot-ms": (),
     "x-slo-ttft-ms": (),
-    "x-tenant": (),
 }
 
 
@@ -27,6 +31,26 @@ def refuse_headers(headers: Mapping[str, str]) -> None:
                 name,
                 "unsupported_parameter",
             )
+
+
+def read_priority(headers: Mapping[str, str], level: int | None = None) -> Priority:
+    """The class is `x-priority`'s, the level the field `priority`'s. Raises ApiError."""
+    label = headers.get("x-priority", INTERACTIVE)
+    if label not in LABELS:
+        raise invalid("x-priority", f"must be {INTERACTIVE} or {BATCH}, not {shortened(label)!r}")
+    if level is not None and not -MAX_LEVEL <= level <= MAX_LEVEL:
+        raise invalid("priority", f"must be from {-MAX_LEVEL} to {MAX_LEVEL} (lower is sooner), not {level}")
+    return Priority(label == BATCH, level or 0)
+
+
+def read_cache_salt(headers: Mapping[str, str], salt: str | None = None) -> str:
+    """What keeps cached prefixes apart: the tenant, and the field `cache_salt`. Raises ApiError."""
+    tenant = headers.get("x-tenant")
+    if tenant is not None and not TENANT.fullmatch(tenant):
+        raise invalid("x-tenant", "must be 1 to 128 visible ASCII characters")
+    if salt is not None and not (1 <= len(salt) <= MAX_SALT_LENGTH and salt.isprintable()):
+        raise invalid("cache_salt", f"must be 1 to {MAX_SALT_LENGTH} printable characters")
+    return f"{tenant or ''} {salt or ''}" if tenant or salt else ""  # no tenant has a space: no two pairs are the same
 
 
 def answer_metadata(lifecycle: Lifecycle) -> dict[str, str]:

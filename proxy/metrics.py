@@ -6,10 +6,13 @@ The registry adds the model's name and the role to every series, so that no call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
+
+from proxy.priority import LABELS
 
 FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),
@@ -47,8 +50,8 @@ class ProxyMetrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"pdserve_{name}", text, labels, registry=registry)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"pdserve_{name}", text, buckets=buckets, registry=registry)
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"pdserve_{name}", text, labels, buckets=buckets, registry=registry)
 
         self.requests = counter("requests_total", "Requests that ended", "code", "priority", "path")
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of requests that got a token")
@@ -61,7 +64,7 @@ class ProxyMetrics:
         self.cancelled = counter("cancelled_total", "Requests whose client went away or was too slow", "phase")
         self.request_duration = histogram("request_duration_seconds", "Admission to end", DURATION_BUCKETS)
         self.time_to_first_token = histogram(
-            "time_to_first_token_seconds", "Admission to first token", FIRST_TOKEN_BUCKETS
+            "time_to_first_token_seconds", "Admission to first token", FIRST_TOKEN_BUCKETS, "priority"
         )
         self.inter_token_latency = histogram(
             "inter_token_latency_seconds", "Between two messages with tokens of a request", TOKEN_BUCKETS
@@ -69,8 +72,7 @@ class ProxyMetrics:
         self.time_per_output_token = histogram(
             "time_per_output_token_seconds", "A request's mean, from its first token on", TOKEN_BUCKETS
         )
-        self.queue_time = histogram("queue_time_seconds", "Admission to first dispatch", DURATION_BUCKETS)
-
+        self.queue_time = histogram("queue_time_seconds", "Admission to first dispatch", DURATION_BUCKETS, "priority")
         self._start_at_zero()
 
     def _start_at_zero(self) -> None:
@@ -83,13 +85,17 @@ class ProxyMetrics:
             self.rejected.labels(reason)
         for phase in ("queued", "prefilling", "transferring", "decoding"):
             self.cancelled.labels(phase)
+        for priority in LABELS:
+            self.time_to_first_token.labels(priority)
+            self.queue_time.labels(priority)
 
-    def watch(self, num_in_flight: Callable[[], int], num_queued: Callable[[], int]) -> None:
-        """Reads these two at each scrape."""
+    def watch(self, num_in_flight: Callable[[], int], num_queued: Callable[[str], int]) -> None:
+        """Reads these two at each scrape; `num_queued` is asked with each priority's label."""
         in_flight = Gauge("pdserve_requests_in_flight", "Admitted and not ended", registry=self._registry)
         in_flight.set_function(num_in_flight)
         queued = Gauge("pdserve_requests_queued", "Waiting in the proxy", ["priority"], registry=self._registry)
-        queued.labels("interactive").set_function(num_queued)
+        for priority in LABELS:
+            queued.labels(priority).set_function(partial(num_queued, priority))
 
     def exposition(self) -> bytes:
         """Prometheus's text format."""

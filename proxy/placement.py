@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from proxy.job import Job
 from proxy.worker_link import WorkerLink
 
 
@@ -43,6 +44,7 @@ class NotPlaced(Enum):
 class Waiter:
     """A request that waits for workers. One of the two is called, once, unless it is withdrawn."""
 
+    job: Job
     constraints: Constraints
     place: Callable[[Placement], None]
     give_up: Callable[[NotPlaced], None]
