@@ -123,7 +123,7 @@ class DecodeService:
         try:
             async with asyncio.timeout(timeout_s):
                 if source is None:
-                    await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(attempt.request)))
+                    await self._add(attempt.request)
                 else:
                     await self._receive(attempt, source, self._loop.time() + timeout_s)
                 failure = await attempt.ended
@@ -149,12 +149,18 @@ class DecodeService:
         finally:
             self._end(attempt)
 
+    async def _add(self, request: Request) -> None:
+        """A grammar is compiled before, so that no step waits for that. Raises RequestInvalid."""
+        if request.sampling.grammar:
+            await asyncio.wrap_future(self._engine.engine.grammars.prepare(request.sampling.grammar))
+        await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(request)))
+
     async def _receive(self, attempt: Attempt, source: worker_pb2.KVSource, deadline: float) -> None:
         """Reserves the blocks, has the peer's KV read into them, and lets the request run once the peer says Valid."""
         request = attempt.request
         attempt.receiving = True
         started_at = self._loop.time()
-        await asyncio.wrap_future(self._engine.call(lambda engine: engine.add(request)))
+        await self._add(request)
         try:
             async with asyncio.timeout(self._config.reserve_timeout_s):
                 await attempt.reserved

@@ -21,6 +21,7 @@ from engine.errors import RequestInvalid
 from engine.request import Request
 
 MAX_RECENT = 32  # compiled grammars that are kept for the next request with the same one
+MAX_LEXER_STATES = 50_000  # of one request; 1 to 2 kB each
 MAX_ERROR_LENGTH = 500  # characters
 
 
@@ -72,7 +73,13 @@ class Grammars:
 
     def prepare(self, grammar: str) -> Future[None]:
         """Compiles in a thread of its own, so that `admit` finds it done. The future raises what `admit` does."""
-        return self._compiler.submit(self._prepare, grammar)
+        with self._recent_lock:
+            known = grammar in self._recent
+        if not known:
+            return self._compiler.submit(self._prepare, grammar)
+        prepared: Future[None] = Future()
+        prepared.set_result(None)
+        return prepared
 
     def admit(self, request: Request) -> None:
         """Raises RequestInvalid where the request's grammar can never be followed."""
@@ -98,7 +105,7 @@ class Grammars:
         with self._recent_lock:
             compiled = self._recent.pop(grammar, None)
         if compiled is None:
-            limits = LLParserLimits(verbose_errors=False)
+            limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
             compiled = LLMatcher(self._load_tokenizer(), grammar, log_level=0, limits=limits)
             compiled.compute_bitmask()  # some faults show here only; and every copy has the first mask's work done
             if compiled.is_error():

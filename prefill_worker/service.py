@@ -83,8 +83,11 @@ class PrefillService:
         deadline = self._loop.call_later(command.request.timeout_s, self._time_out, ticket)
         prompt = self._prompts[ticket] = Prompt(request_id, ticket, request, stream, deadline)
         self._idle.clear()
-        queued = self._engine.call(lambda engine: self._leases.prefill(request, ticket, monotonic()))
-        asyncio.wrap_future(queued).add_done_callback(lambda future: self._check_queued(prompt, future))
+        if request.sampling.grammar:  # compiled before it is queued, so that no step waits for that
+            prepared = asyncio.wrap_future(self._engine.engine.grammars.prepare(request.sampling.grammar))
+            prepared.add_done_callback(lambda future: self._after_prepared(prompt, future))
+        else:
+            self._queue(prompt)
 
     def abort(self, request_id: str, attempt: int, stream: EventStream) -> None:
         for prompt in list(self._prompts.values()):
@@ -104,6 +107,16 @@ class PrefillService:
         for prompt in prompts:
             self._fail(prompt, worker_pb2.FAILURE_DRAINING, reason)
         return len(prompts)
+
+    def _after_prepared(self, prompt: Prompt, prepared: asyncio.Future[None]) -> None:
+        if prepared.exception() is not None:
+            self._check_queued(prompt, prepared)
+        elif self._prompts.get(prompt.ticket) is prompt:
+            self._queue(prompt)
+
+    def _queue(self, prompt: Prompt) -> None:
+        queued = self._engine.call(lambda engine: self._leases.prefill(prompt.request, prompt.ticket, monotonic()))
+        asyncio.wrap_future(queued).add_done_callback(lambda future: self._check_queued(prompt, future))
 
     def _check_queued(self, prompt: Prompt, queued: asyncio.Future[None]) -> None:
         error = queued.exception()
