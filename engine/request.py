@@ -93,8 +93,9 @@ class Request:
 
     def finish_reason_at(self, token_id: int) -> FinishReason | None:
         """Why the request ends with `token_id`, already appended; None when it goes on."""
-        if token_id in self.sampling.stop_token_ids:
+        sampling = self.sampling
+        if token_id in sampling.stop_token_ids:
             return FinishReason.STOP
-        if self.num_generated >= self.sampling.max_tokens:
+        if len(self.token_ids) - self.num_prompt >= sampling.max_tokens:
             return FinishReason.LENGTH
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.batch import Batch, Work
 from engine.block_hash import HashContext, extend_hashes
@@ -20,8 +21,7 @@ from engine.swap_space import Direction, PreemptionCosts, Swap, SwapSpace
 from engine.waiting_queue import Lane, WaitingQueue
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOutput:
+class TokenOutput(NamedTuple):
     request_id: str
     index: int  # of this token among the generated ones, from 0
     token_id: int
@@ -99,7 +99,7 @@ class Scheduler:
         """Room for the next tokens of those that run; then, if that was there, newcomers; then who computes what."""
         plan = self._plan = Schedule()
         for request in list(self.running):
-            if len(request.blocks) * self._block_size < request.num_tokens:
+            if len(request.blocks) * self._block_size < len(request.token_ids):
                 self._grow(request)
         if not plan.preempted:
             self._admit_waiting()
@@ -118,8 +118,9 @@ class Scheduler:
         decodes: list[Request] = []
         prompts: list[Request] = []
         for request in self.running:
-            if len(request.blocks) * self._block_size >= request.num_tokens:
-                (decodes if request.num_uncomputed == 1 else prompts).append(request)
+            num_tokens = len(request.token_ids)
+            if len(request.blocks) * self._block_size >= num_tokens:
+                (decodes if num_tokens - request.num_computed == 1 else prompts).append(request)
         if prompts and self.strategy.prompts_alone:
             decodes = []
         works = [Work(request, request.num_computed, 1, sample=True) for request in decodes]
@@ -310,8 +311,9 @@ class Scheduler:
     def _advance(self, request: Request, num_computed: int) -> None:
         first = request.num_computed // self._block_size
         request.num_computed = num_computed
-        self._hash_new_blocks(request)
-        self._publish(request, first)
+        if num_computed // self._block_size > first:
+            self._hash_new_blocks(request)
+            self._publish(request, first)
 
     def _publish(self, request: Request, first: int) -> None:
         """The full blocks from `first` on, of what is computed."""
@@ -328,7 +330,8 @@ class Scheduler:
             self.held[request] = None
         elif reason is not None:
             self.remove(request)
-        return TokenOutput(request.request_id, request.num_generated - 1, token.token_id, reason, token.logprobs)
+        index = len(request.token_ids) - request.num_prompt - 1
+        return TokenOutput(request.request_id, index, token.token_id, reason, token.logprobs)
 
     def _hash_new_blocks(self, request: Request) -> None:
         if len(request.block_hashes) < request.num_tokens // self._block_size:
