@@ -135,7 +135,8 @@ def _check_choice_of_token(sampling: Sampling) -> None:
 def _check_penalties(sampling: Sampling) -> None:
     _check_range("presence_penalty", sampling.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
     _check_range("frequency_penalty", sampling.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-    _check_range("repetition_penalty", sampling.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
+    repetition = round(sampling.repetition_penalty, 6)  # float32's 0.01 is a little less
+    _check_range("repetition_penalty", repetition, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
 
 
 def _check_logit_bias(sampling: Sampling, vocab_size: int) -> None:

@@ -7,7 +7,10 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import httpx
+import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -193,3 +196,38 @@ async def make_cluster(model: ServedModel) -> AsyncIterator[MakeCluster]:
 @pytest.fixture
 async def cluster(make_cluster: MakeCluster) -> Cluster:
     return await make_cluster()
+
+
+@pytest.fixture
+async def served(make_cluster: MakeCluster) -> Cluster:
+    """One with its fronts."""
+    return await make_cluster(fronts=True)
+
+
+@pytest.fixture
+async def http(served: Cluster) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{served.addresses.http}", timeout=PATIENCE_S) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(served: Cluster) -> AsyncIterator[openai.AsyncOpenAI]:
+    base_url = f"http://{served.addresses.http}/v1"
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
+        yield client
+
+
+async def events(response: httpx.Response) -> list[Any]:
+    """The data of a whole stream, parsed strictly."""
+    lines = [line async for line in response.aiter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    return [strict_json(data) if (data := line[6:]) != "[DONE]" else data for line in lines]
+
+
+def strict_json(text: str | bytes) -> Any:
+    """Refuses NaN and the infinities, which Python's own parser would take."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)

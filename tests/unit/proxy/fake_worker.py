@@ -19,6 +19,14 @@ PATIENCE_S = 5.0
 _numbers = itertools.count()
 
 
+def logprobs_of(token_id: int, num_top: int) -> worker_pb2.TokenLogprobs:
+    """The chosen one is the likeliest, those after it are less and less so. Exact in float32."""
+    top = range(num_top)
+    return worker_pb2.TokenLogprobs(
+        logprob=-0.5, top_ids=[(token_id + i) % 256 for i in top], top_logprobs=[-0.5 * (i + 1) for i in top]
+    )
+
+
 class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer):
     """One worker. `restart` gives it a new incarnation, as after a death."""
 
@@ -133,9 +141,13 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         index: int = 0,
         finish: str = "",
         attempt: int | None = None,
+        logprobs: Sequence[worker_pb2.TokenLogprobs] | None = None,
         **origin: int,
     ) -> None:
-        """Tokens of a request: one for each byte."""
+        """Tokens of a request: one for each byte, with logprobs where they were asked for."""
+        sampling = start.request.sampling
+        if logprobs is None and sampling.HasField("num_logprobs"):
+            logprobs = [logprobs_of(byte, sampling.num_logprobs) for byte in text]
         tokens = worker_pb2.RequestTokens(
             request_id=start.request.request_id,
             attempt=start.attempt if attempt is None else attempt,
@@ -143,6 +155,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
             ids=list(text),
             finish_reason=finish,
             origin=worker_pb2.Origin(**origin),
+            logprobs=logprobs,
         )
         self.tell(tokens=worker_pb2.StepTokens(requests=[tokens]))
 

@@ -17,11 +17,6 @@ from tests.unit.proxy.fake_worker import PATIENCE_S, FakeWorker
 
 
 @pytest.fixture
-async def served(make_cluster: MakeCluster) -> Cluster:
-    return await make_cluster(fronts=True)
-
-
-@pytest.fixture
 async def channel(served: Cluster) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(served.addresses.grpc) as channel:
         yield channel

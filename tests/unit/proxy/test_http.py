@@ -12,35 +12,10 @@ import openai
 import pytest
 
 from rpc import worker_pb2
-from tests.unit.proxy.conftest import Cluster, MakeCluster, collect
+from tests.unit.proxy.conftest import Cluster, MakeCluster, collect, events
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeWorker
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture
-async def served(make_cluster: MakeCluster) -> Cluster:
-    return await make_cluster(fronts=True)
-
-
-@pytest.fixture
-async def http(served: Cluster) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{served.addresses.http}", timeout=PATIENCE_S) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(served: Cluster) -> AsyncIterator[openai.AsyncOpenAI]:
-    base_url = f"http://{served.addresses.http}/v1"
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
-        yield client
-
-
-async def events(response: httpx.Response) -> list[Any]:
-    """The data of a whole stream, parsed."""
-    lines = [line async for line in response.aiter_lines() if line]
-    assert all(line.startswith("data: ") for line in lines)
-    return [json.loads(data) if (data := line[6:]) != "[DONE]" else data for line in lines]
 
 
 async def test_the_openai_client_gets_a_chat_answer(served: Cluster, client: openai.AsyncOpenAI) -> None:
