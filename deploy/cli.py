@@ -5,6 +5,7 @@ Only names and help texts here; a command's code is imported when it runs, so th
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,11 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Option("--name", help="Which cluster, when this machine runs several.", metavar="NAME")]
+
+
+class Axis(StrEnum):
+    TIME = "time"
+    STEP = "step"
 
 
 def _count(role: str) -> Any:
@@ -149,6 +155,48 @@ def scale(
     from deploy.commands.scale import run
 
     run(name, sizes)
+
+
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Record so long, from now on.", metavar="N")]
+Last = Annotated[
+    float | None,
+    typer.Option(
+        "--last", min=0.1, help="Instead, what lies back so long, where it is still kept.", metavar="N",
+        show_default=False,
+    ),
+]  # fmt: skip
+
+
+@app.command()
+def trace(
+    seconds: Seconds = 10.0,
+    last: Last = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON.", metavar="FILE")] = Path("trace.json"),
+    name: Name = "default",
+) -> None:
+    """Record what all workers and the proxy do, as a file for ui.perfetto.dev."""
+    from deploy.commands.trace import run
+
+    run(name, seconds, last, output)
+
+
+@app.command()
+def timeline(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A trace; without it, the cluster is recorded.", metavar="TRACE", show_default=False),
+    ] = None,
+    seconds: Seconds = 10.0,
+    last: Last = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="SVG or PNG.", metavar="FILE")] = Path("timeline.svg"),
+    by: Annotated[Axis, typer.Option(help="The axis; by steps only for one engine.")] = Axis.TIME,
+    title: Annotated[str | None, typer.Option(help="Of the picture.", metavar="TEXT", show_default=False)] = None,
+    name: Name = "default",
+) -> None:
+    """Draw a picture of a trace: a row for each request, with its prefill, transfer and decode."""
+    from deploy.commands.timeline import run
+
+    run(name, file, seconds, last, output, by is Axis.STEP, title)
 
 
 def main() -> None:

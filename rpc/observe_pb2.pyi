@@ -174,12 +174,12 @@ class Lease(_message.Message):
     def __init__(self, request: _Optional[int] = ..., ticket: _Optional[_Union[_worker_pb2.Ticket, _Mapping]] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Course(_message.Message):
-    __slots__ = ("request", "admitted_at", "dispatched_at", "first_token_at", "ended_at", "outcome", "prefill_worker", "decode_worker", "prompt_tokens", "completion_tokens", "num_attempts")
+    __slots__ = ("request", "admitted_at", "dispatched_at", "first_token_at", "known_until", "outcome", "prefill_worker", "decode_worker", "prompt_tokens", "completion_tokens", "num_attempts")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_AT_FIELD_NUMBER: _ClassVar[int]
     DISPATCHED_AT_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_AT_FIELD_NUMBER: _ClassVar[int]
-    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_UNTIL_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     PREFILL_WORKER_FIELD_NUMBER: _ClassVar[int]
     DECODE_WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -190,11 +190,11 @@ class Course(_message.Message):
     admitted_at: float
     dispatched_at: float
     first_token_at: float
-    ended_at: float
+    known_until: float
     outcome: str
     prefill_worker: str
     decode_worker: str
     prompt_tokens: int
     completion_tokens: int
     num_attempts: int
-    def __init__(self, request: _Optional[int] = ..., admitted_at: _Optional[float] = ..., dispatched_at: _Optional[float] = ..., first_token_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., outcome: _Optional[str] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., num_attempts: _Optional[int] = ...) -> None: ...
+    def __init__(self, request: _Optional[int] = ..., admitted_at: _Optional[float] = ..., dispatched_at: _Optional[float] = ..., first_token_at: _Optional[float] = ..., known_until: _Optional[float] = ..., outcome: _Optional[str] = ..., prefill_worker: _Optional[str] = ..., decode_worker: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., num_attempts: _Optional[int] = ...) -> None: ...
