@@ -17,6 +17,7 @@ from engine.request import SamplingParams
 
 GREEDY_BELOW = 1e-5  # a temperature under this is greedy: the quotient would leave float32
 FEW_CANDIDATES = (256, 4096)  # top_p alone seldom keeps more; looked at before all tokens are sorted
+CPU_ROWS = 4  # drawn at once: what they need stays in the cache, and the allocator need not ask for fresh pages
 
 
 def choose_tokens(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
@@ -25,10 +26,11 @@ def choose_tokens(logits: Tensor, params: Sequence[SamplingParams], positions: S
     `positions[i]` is the index that row i's token will have in its request's `token_ids`.
     """
     tokens: list[int] = logits.argmax(dim=-1).tolist()
-    rows = [i for i, row_params in enumerate(params) if not is_greedy(row_params)]
-    if rows:
-        drawn = _draw(logits[rows], [params[i] for i in rows], [positions[i] for i in rows])
-        for i, token in zip(rows, drawn, strict=True):
+    drawn = [i for i, row_params in enumerate(params) if not is_greedy(row_params)]
+    step = max(len(drawn), 1) if logits.is_cuda else CPU_ROWS
+    for rows in (drawn[i : i + step] for i in range(0, len(drawn), step)):
+        chosen = _draw(logits[rows], [params[i] for i in rows], [positions[i] for i in rows])
+        for i, token in zip(rows, chosen, strict=True):
             tokens[i] = token
     return tokens
 
@@ -43,8 +45,8 @@ def uniform(seed: int, position: int) -> float:
     return int.from_bytes(digest, "little") / 2**48
 
 
-def _draw(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """Inverts the cumulative distribution in the order of the vocabulary, where rounding cannot swap two tokens."""
+def distribution(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """How likely each token is to be drawn, `[num_rows, vocab_size]`; a row's sum may be below 1."""
     temperatures = torch.tensor([[row.temperature] for row in params], device=logits.device)
     probabilities = ((logits - logits.amax(dim=-1, keepdim=True)) / temperatures).softmax(dim=-1)
     if any(row.min_p > 0 for row in params):
@@ -52,7 +54,12 @@ def _draw(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[
         probabilities.masked_fill_(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), 0)
     for row, row_params in zip(probabilities, params, strict=True):
         _keep_top(row, row_params)
-    cumulative = probabilities.to(torch.float64).cumsum(dim=-1)
+    return probabilities
+
+
+def _draw(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
+    """Inverts the cumulative distribution in the order of the vocabulary, where rounding cannot swap two tokens."""
+    cumulative = distribution(logits, params).to(torch.float64).cumsum(dim=-1)
     draws = [[uniform(row.seed, position)] for row, position in zip(params, positions, strict=True)]
     targets = torch.tensor(draws, dtype=torch.float64, device=logits.device) * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)

@@ -62,16 +62,20 @@ def _mask_stop_tokens(logits: Tensor, requests: Sequence[Request]) -> None:
             token_ids += request.sampling.stop_token_ids
             rows += [i] * len(request.sampling.stop_token_ids)
     if rows:
-        logits[rows, token_ids] = -torch.inf
+        at = torch.tensor([rows, token_ids], device=logits.device)
+        logits[at[0], at[1]] = -torch.inf
 
 
 def _add_bias(logits: Tensor, requests: Sequence[Request]) -> None:
-    rows, token_ids, biases = [], [], []
+    rows: list[int] = []
+    token_ids: list[int] = []
+    biases: list[float] = []
     for i, request in enumerate(requests):
         for token_id, bias in request.sampling.logit_bias:
             rows.append(i)
             token_ids.append(token_id)
             biases.append(bias)
     if rows:
+        at = torch.tensor([rows, token_ids], device=logits.device)
         added = torch.tensor(biases, device=logits.device).nan_to_num(nan=0.0, neginf=-torch.inf)
-        logits[rows, token_ids] += added
+        logits[at[0], at[1]] += added
