@@ -125,10 +125,10 @@ def test_generated_tokens_that_break_the_grammar_fail_the_request(grammars: Gram
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused_by_name(grammars: Grammars, grammar: str) -> None:
-    with pytest.raises(RequestInvalid, match="^grammar cannot be used: .") as refusal:
+    with pytest.raises(RequestInvalid, match=r"^grammar cannot be used: .") as refusal:
         grammars.admit(request(grammar))
     assert len(str(refusal.value)) < 600
-    with pytest.raises(RequestInvalid, match="^grammar cannot be used"):
+    with pytest.raises(RequestInvalid, match=r"^grammar cannot be used"):
         grammars.prepare(grammar).result(10)
 
 
@@ -161,7 +161,7 @@ def test_a_grammar_needs_a_tokenizer_and_an_end_of_text(tmp_path: Path, folder: 
         Grammars(None, {EOS_TOKEN_ID}).admit(request(PHONE))
     with pytest.raises(RequestInvalid, match="grammar is not supported with this model's tokenizer"):
         Grammars(tmp_path, {EOS_TOKEN_ID}).admit(request(PHONE))
-    with pytest.raises(RequestInvalid, match="grammar is not supported: .* no end-of-text"):
+    with pytest.raises(RequestInvalid, match=r"grammar is not supported: .* no end-of-text"):
         Grammars(folder).admit(request(PHONE))
     with pytest.raises(RequestInvalid, match="leave ignore_eos off"):
         Grammars(folder, {EOS_TOKEN_ID}).admit(request(PHONE, stop_token_ids=frozenset({7})))

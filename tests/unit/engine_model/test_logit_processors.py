@@ -184,9 +184,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-8, 1e-5, 1.0, 1e30])
 @pytest.mark.parametrize("sampling", EXTREMES)
-def test_whatever_is_asked_for_a_token_of_the_vocabulary_is_chosen(
-    sampling: SamplingParams, temperature: float
-) -> None:
+def test_whatever_is_asked_for_the_token_is_of_the_vocabulary(sampling: SamplingParams, temperature: float) -> None:
     drawn = [replace(sampling, temperature=temperature, top_p=top_p, min_p=0.1) for top_p in (0.0, 0.5, 1.0)]
     requests = [request(params, seed=i) for i, params in enumerate(drawn)]
     logits = processed(logits_for(3), *requests)
