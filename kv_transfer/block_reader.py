@@ -43,6 +43,11 @@ class Piece:
     destination: tuple[int, ...]
 
 
+def order_near(now: float, order: float, timeout_s: float) -> float:
+    """`order`, but so near to now that nobody who comes after half of `timeout_s` goes before who waits since now."""
+    return min(max(order, now - timeout_s / 4), now + timeout_s / 4)
+
+
 class BlockReader:
     """Maintains: a slot is released once nothing reads or writes it any more, however the hand-off ends."""
 
@@ -90,9 +95,13 @@ class BlockReader:
         total = sum(span.before(span.ended_at) for span in self.spans)
         return sum(span.before(done_at) for span in self.spans) / total if total else None
 
+    def _order(self, timeout_s: float) -> float:
+        return order_near(asyncio.get_running_loop().time(), self._plan.order, timeout_s)
+
     async def _move(self, piece: Piece) -> None:
         async with self._in_flight:
-            slot = await self._ring.acquire(self._config.reserve_timeout_s)
+            timeout_s = self._config.reserve_timeout_s
+            slot = await self._ring.acquire(timeout_s, self._order(timeout_s))
             await self._read(piece, slot)
             await self._copy(piece, slot)
             self.num_blocks += len(piece.sources)
@@ -101,7 +110,7 @@ class BlockReader:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         timeout_s = self._config.read_timeout_s(len(piece.sources) * self._ring.block_bytes)
-        read = self._transport.read(self._peer, piece.sources, slot)
+        read = self._transport.read(self._peer, piece.sources, slot, self._order(timeout_s))
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

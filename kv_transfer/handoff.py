@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from engine.engine import Engine
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.request import FinishReason, Request
@@ -97,7 +98,7 @@ class Handoff:
         stages = Stages()
         transport = await self._link.connect(self._transport_name)
         stages.end("handshake")
-        plan = await asyncio.wrap_future(self._engine.call(lambda engine: Plan.of(self._request, engine.hash_context)))
+        plan = await asyncio.wrap_future(self._engine.call(self._plan))
         announced = Announcements(plan)
         reader = BlockReader(
             self._request, plan, self._link.incarnation, transport, self._engine, self._ring, self._config
@@ -131,6 +132,9 @@ class Handoff:
             overlap_ratio=reader.overlap_ratio(stages.ended_at["wait_ready"]),
             reads=tuple(reader.spans),
         )
+
+    def _plan(self, engine: Engine) -> Plan:
+        return Plan.of(self._request, engine.hash_context, engine.scheduler.waiting.order(self._request))
 
     async def _take_over(self, announced: Announcements, reader: BlockReader, stages: Stages) -> PrefillDone:
         """Follows P's announcements and reads along, until all is announced and in place."""

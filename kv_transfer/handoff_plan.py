@@ -23,9 +23,10 @@ class Plan:
     token_hash: bytes
     stop_token_ids: frozenset[int]
     one_token_left: bool  # any first token ends the request
+    order: float  # lower goes first, where transfers wait for one another; on the monotonic clock
 
     @classmethod
-    def of(cls, request: Request, context: HashContext) -> Plan:
+    def of(cls, request: Request, context: HashContext, order: float) -> Plan:
         return cls(
             num_tokens=request.num_tokens,
             have_tokens=request.num_computed,
@@ -34,6 +35,7 @@ class Plan:
             token_hash=token_hash(context.with_salt(request.cache_salt), request.token_ids),
             stop_token_ids=request.sampling.stop_token_ids,
             one_token_left=request.num_generated + 1 >= request.sampling.max_tokens,
+            order=order,
         )
 
     @property

@@ -36,7 +36,8 @@ class LocalTransport:
         self._faults: deque[str | None] = deque()
         self._closed = False
         self._stalling = False
-        self._stalled: deque[Callable[[], None]] = deque()
+        self._stalled: deque[tuple[float, Callable[[], None]]] = deque()
+        self._waiting: list[tuple[float, Callable[[], None]]] = []  # for the thread
         self._lock = threading.Lock()
         self.num_reads = 0
         network.caches[incarnation] = cache
@@ -55,7 +56,7 @@ class LocalTransport:
             connected.set_result(None)
         return connected
 
-    def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
+    def read(self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0) -> Future[None]:
         read: Future[None] = Future()
         read.set_running_or_notify_cancel()
         with self._lock:
@@ -68,9 +69,9 @@ class LocalTransport:
             if self._closed:
                 read.set_exception(TransferFailed("the transport is closed"))
             elif self._stalling:
-                self._stalled.append(run)
+                self._stalled.append((order, run))
             else:
-                self._thread.submit(run)
+                self._submit(order, run)
         return read
 
     def forget(self, peer: str) -> None:
@@ -110,7 +111,17 @@ class LocalTransport:
         with self._lock:
             self._stalling = False
             while self._stalled:
-                self._thread.submit(self._stalled.popleft())
+                self._submit(*self._stalled.popleft())
+
+    def _submit(self, order: float, run: Callable[[], None]) -> None:
+        self._waiting.append((order, run))
+        self._thread.submit(self._run_next)
+
+    def _run_next(self) -> None:
+        with self._lock:
+            first = min(self._waiting, key=lambda waiting: waiting[0])
+            self._waiting.remove(first)
+        first[1]()
 
     def _copy(self, peer: str, blocks: Sequence[int], slot: Slot, read: Future[None], fault: str | None) -> None:
         cache = self._network.caches.get(peer) if peer in self._connected else None

@@ -1,6 +1,7 @@
 """The transport between processes: NIXL over UCX, on a thread of its own that makes every call into NIXL.
 
 It polls only while a read may be open, on either side, and otherwise sleeps on its inbox; nobody waits for that thread.
+Posting a read can block it for the whole copy, so one is posted at a time, the lowest order first.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from engine.kv_cache import KVCache
 from kv_transfer.inbox import Command, Inbox
-from kv_transfer.nixl_agent import NixlAgent, ReadState, RemoteBlocks
+from kv_transfer.nixl_agent import NixlAgent, ReadState
+from kv_transfer.nixl_read import Connection, Read
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import TransferFailed
 
@@ -26,27 +27,6 @@ READING_POLL_S = 0.0002
 AWAKE_POLL_S = 0.001
 IN_DOUBT_POLL_S = 0.02  # of reads that have been running for longer than the next one
 IN_DOUBT_AFTER_S = 5.0
-
-
-@dataclass(slots=True, eq=False)
-class Connection:
-    """One peer that can be read from. Once forgotten it goes with its last read; who connects again waits for that."""
-
-    blocks: RemoteBlocks
-    num_reads: int = 0
-    forgotten: bool = False
-    again: list[Command] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Read:
-    """One that is, or may be, on its way: `error` is set when posting it failed."""
-
-    connection: Connection
-    handle: Any
-    future: Future[None]
-    started_at: float
-    error: TransferFailed | None = None
 
 
 class NixlTransport:
@@ -72,7 +52,8 @@ class NixlTransport:
     ) -> None:
         self._blocks_per_slot = ring.blocks_per_slot
         self._connections: dict[str, Connection] = {}
-        self._reads: list[Read] = []
+        self._waiting: list[Read] = []  # to be posted; no more than there are staging slots
+        self._reads: list[Read] = []  # posted
         self._awake = False
         self._closing_at: float | None = None
         self._on_failed = on_failed
@@ -95,10 +76,10 @@ class NixlTransport:
         connected: Future[None] = Future()
         return self._inbox.put(Command(connected, lambda: self._connect(peer, metadata, connected), connects=peer))
 
-    def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
+    def read(self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0) -> Future[None]:
         read: Future[None] = Future()
         read.set_running_or_notify_cancel()
-        return self._inbox.put(Command(read, lambda: self._post(peer, blocks, slot, read)))
+        return self._inbox.put(Command(read, lambda: self._queue(peer, blocks, slot, read, order)))
 
     def forget(self, peer: str) -> None:
         self._inbox.put(Command(Future(), lambda: self._forget(peer)))
@@ -123,6 +104,8 @@ class NixlTransport:
             while not self._may_end():
                 for command in self._inbox.take(self._poll_s()):
                     self._run(command)
+                if self._waiting:
+                    self._post_next()
                 if self._reads or self._awake:
                     self._progress()
         except Exception as error:
@@ -136,9 +119,12 @@ class NixlTransport:
             self._end()
 
     def _may_end(self) -> bool:
-        return self._closing_at is not None and (not self._reads or time.monotonic() >= self._closing_at)
+        is_idle = not self._reads and not self._waiting
+        return self._closing_at is not None and (is_idle or time.monotonic() >= self._closing_at)
 
     def _poll_s(self) -> float | None:
+        if self._waiting:
+            return 0.0
         if self._reads and time.monotonic() - self._reads[-1].started_at < IN_DOUBT_AFTER_S:
             return READING_POLL_S
         if self._awake:
@@ -157,8 +143,6 @@ class NixlTransport:
         except TransferFailed as error:
             command.future.set_exception(error)
         except Exception as error:
-            if any(read.future is command.future for read in self._reads):
-                raise  # its bytes may be on their way
             logger.exception("a command of the nixl transport failed")
             command.future.set_exception(TransferFailed(f"{type(error).__name__}: {error}"))
 
@@ -167,19 +151,32 @@ class NixlTransport:
             self._connections[peer] = Connection(self._agent.add_peer(peer, metadata))
         connected.set_result(None)
 
-    def _post(self, peer: str, blocks: Sequence[int], slot: Slot, future: Future[None]) -> None:
+    def _queue(self, peer: str, blocks: Sequence[int], slot: Slot, future: Future[None], order: float) -> None:
         connection = self._connections.get(peer)
         if connection is None or connection.forgotten:
             raise TransferFailed(f"{peer} is not connected")
-        handle = self._agent.make_read(connection.blocks, blocks, slot.index * self._blocks_per_slot)
         connection.num_reads += 1
-        read = Read(connection, handle, future, time.monotonic())
+        self._waiting.append(Read(connection, tuple(blocks), slot.index * self._blocks_per_slot, future, order))
+
+    def _post_next(self) -> None:
+        read = min(self._waiting, key=lambda read: read.order)
+        self._waiting.remove(read)
+        try:
+            read.handle = self._agent.make_read(read.connection.blocks, read.blocks, read.first_piece)
+        except TransferFailed as error:
+            self._resolve(read, error)
+            return
+        except Exception as error:  # nothing was posted, so it costs this read only
+            logger.exception("a read could not be prepared")
+            self._resolve(read, TransferFailed(f"{type(error).__name__}: {error}"))
+            return
+        read.started_at = time.monotonic()
         self._reads.append(read)
         try:
-            state = self._agent.post(handle)
+            state = self._agent.post(read.handle)
         except TransferFailed as error:
             read.error = error
-            state = self._state(handle)
+            state = self._state(read.handle)
         if state is not ReadState.RUNNING:
             self._finish(read, state)
 
@@ -209,10 +206,13 @@ class NixlTransport:
             self._agent.release(read.handle)
         except TransferFailed as failure:
             logger.warning("nixl: %s", failure)
-        read.connection.num_reads -= 1
         error = read.error or error
         if state is ReadState.FAILED and error is None:
             error = TransferFailed(f"a read from {read.connection.blocks.peer} ended in state ERR")
+        self._resolve(read, error)
+
+    def _resolve(self, read: Read, error: TransferFailed | None) -> None:
+        read.connection.num_reads -= 1
         if error is None:
             read.future.set_result(None)
         else:
@@ -239,6 +239,9 @@ class NixlTransport:
 
     def _refuse(self, reason: str) -> None:
         """All that waits for this thread, except for reads in doubt, and all that comes later."""
+        for read in self._waiting:
+            if not read.future.done():
+                read.future.set_exception(TransferFailed(reason))
         for connection in self._connections.values():
             for command in connection.again:
                 command.refuse(reason)

@@ -6,6 +6,7 @@ A slot whose read is in doubt is quarantined until the read has ended, so a late
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,6 +25,12 @@ class Slot:
     memory: Tensor  # uint8 [staging_slot_bytes]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiter:
+    order: float
+    slot: asyncio.Future[Slot]
+
+
 @dataclass(frozen=True, slots=True)
 class SlotCounts:
     free: int
@@ -32,7 +39,9 @@ class SlotCounts:
 
 
 class StagingRing:
-    """Maintains: each slot is free, busy or quarantined. Belongs to one event loop, except for `counts`.
+    """Maintains: each slot is free, busy or quarantined, and none is free while somebody waits for one.
+
+    Belongs to one event loop, except for `counts`.
 
     `on_exhausted` is called once, with a reason, when more than `max_quarantined_slots` are in doubt: the worker must
     drain and restart, which is the only way to get such a slot back.
@@ -52,23 +61,43 @@ class StagingRing:
         self._max_quarantined = config.max_quarantined_slots
         self._on_exhausted = on_exhausted
         self._exhausted = False
-        self._free: asyncio.Queue[Slot] = asyncio.Queue()
+        self._free = deque(Slot(index, self.memory[index]) for index in range(config.staging_slots))
+        self._waiting: list[Waiter] = []
         self._quarantined: set[int] = set()
-        for index in range(config.staging_slots):
-            self._free.put_nowait(Slot(index, self.memory[index]))
 
-    async def acquire(self, timeout_s: float) -> Slot:
-        """The next free slot, first come first served. Raises HandoffError(STAGING_TIMEOUT)."""
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    async def acquire(self, timeout_s: float, order: float = 0.0) -> Slot:
+        """A free slot: of those who wait the one with the lowest `order` gets it, then the first come.
+
+        Raises HandoffError(STAGING_TIMEOUT).
+        """
+        if self._free:
+            return self._free.popleft()
+        waiter = Waiter(order, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._free.get()
+                return await waiter.slot
         except TimeoutError:
+            self._leave(waiter)
             counts = self.counts()
             detail = f"no staging slot in {timeout_s:g} s: {counts.busy} busy, {counts.quarantined} quarantined"
             raise HandoffError(FailureReason.STAGING_TIMEOUT, detail) from None
+        except asyncio.CancelledError:
+            self._leave(waiter)
+            raise
 
     def release(self, slot: Slot) -> None:
-        self._free.put_nowait(slot)
+        waiting = [waiter for waiter in self._waiting if not waiter.slot.done()]
+        if not waiting:
+            self._free.append(slot)
+            return
+        first = min(waiting, key=lambda waiter: waiter.order)
+        self._waiting.remove(first)
+        first.slot.set_result(slot)
 
     def release_after(self, slot: Slot, use: Future[None], in_doubt_after_s: float) -> None:
         """Frees the slot once `use`, which still reads or writes it, has ended. Late, it is in doubt until then."""
@@ -81,8 +110,15 @@ class StagingRing:
         when_ended(use, lambda: self._settle(slot, None))
 
     def counts(self) -> SlotCounts:
-        free, quarantined = self._free.qsize(), len(self._quarantined)
+        free, quarantined = len(self._free), len(self._quarantined)
         return SlotCounts(free=free, busy=len(self.memory) - free - quarantined, quarantined=quarantined)
+
+    def _leave(self, waiter: Waiter) -> None:
+        """A slot that it was given in its last moment goes to the next."""
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        elif not waiter.slot.cancelled():
+            self.release(waiter.slot.result())
 
     def _quarantine(self, slot: Slot) -> None:
         self._quarantined.add(slot.index)

@@ -30,9 +30,10 @@ class Transport(Protocol):
         """Makes `peer`, an incarnation, readable. Fails with TransferFailed."""
         ...
 
-    def read(self, peer: str, blocks: Sequence[int], slot: Slot) -> Future[None]:
-        """Reads whole blocks of the peer into the slot, side by side, in this order.
+    def read(self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0) -> Future[None]:
+        """Reads whole blocks of the peer into the slot, side by side, as listed.
 
+        Of reads that wait for one another the one with the lowest `order` goes first, then the first come.
         The future is resolved, with TransferFailed if so, once nothing can touch the slot any more: not resolved means
         in doubt, whatever time has passed. It cannot be cancelled.
         """

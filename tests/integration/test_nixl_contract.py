@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -50,6 +51,32 @@ class TestNixlTransport(TransportContract):
         with pytest.raises(TransferFailed, match="metadata of P2"):
             reader.transport.connect("P2", source.transport.metadata()).result(WAIT_S)
         reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)
+
+    @pytest.mark.parametrize(
+        "new_end", [None], ids=["shared_memory"], indirect=True
+    )  # there a read ends when it is posted
+    def test_of_reads_that_wait_the_lowest_in_order_goes_first(self, source: End, reader: End) -> None:
+        reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)
+        is_held, go_on = threading.Event(), threading.Event()
+        done: list[float] = []
+
+        def hold(_: Future[None]) -> None:
+            is_held.set()
+            go_on.wait(WAIT_S)
+
+        def read(order: float) -> Future[None]:
+            future = reader.transport.read("P", [1], reader.slot(1), order)
+            future.add_done_callback(lambda _: done.append(order))
+            return future
+
+        reader.transport.read("P", [0], reader.slot()).add_done_callback(hold)  # in the transport's thread
+        source.transport.keep_awake(True)  # now the read can end
+        assert is_held.wait(WAIT_S)
+        reads = [read(order) for order in (3.0, 1.0, 2.0)]
+        go_on.set()
+        for future in reads:
+            future.result(WAIT_S)
+        assert done == [1.0, 2.0, 3.0]
 
     def test_of_those_who_wait_for_a_connection_to_go_only_the_cancelled_are_dropped(
         self, source: End, reader: End

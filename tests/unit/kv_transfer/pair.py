@@ -57,9 +57,10 @@ def make_request(
     max_tokens: int = 4,
     stop_token_ids: frozenset[int] = frozenset(),
     cache_salt: str = "",
+    priority: int = 0,
 ) -> Request:
     sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=stop_token_ids)
-    return Request(request_id, list(prompt), len(prompt), sampling, kind, cache_salt=cache_salt)
+    return Request(request_id, list(prompt), len(prompt), sampling, kind, priority, cache_salt, arrived_at=monotonic())
 
 
 @dataclass(slots=True)

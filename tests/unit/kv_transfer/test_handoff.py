@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -251,6 +252,37 @@ class TestAFailedTransfer:
         for slot in slots:
             pair.decode.ring.release(slot)
         await pair.check_nothing_is_held()
+
+
+class TestHandOffsThatWaitForSlots:
+    async def order(self, pair: Pair, priorities: Sequence[int]) -> list[int]:
+        """In which hand-offs that began in this order, each with one block to read, come to their end."""
+        slots = [await pair.decode.ring.acquire(1.0) for _ in range(pair.config.staging_slots)]
+        ended: list[int] = []
+
+        async def hand_off(number: int) -> None:
+            session = ticket(session=bytes([number] * 16))
+            await pair.start_prefill([number, 1, 2], session)
+            request = await pair.reserve([number, 1, 2], priority=priorities[number])
+            await pair.hand_off(request, session)
+            ended.append(number)
+            await pair.drop(request)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(priorities)):
+                group.create_task(hand_off(number))
+                await pair.until(lambda number=number: pair.decode.ring.num_waiting == number + 1)  # type: ignore[misc]
+            for number in range(len(priorities)):
+                pair.decode.ring.release(slots[0])
+                await pair.until(lambda number=number: len(ended) == number + 1)  # type: ignore[misc]
+                slots[0] = await pair.decode.ring.acquire(1.0)
+        for slot in slots:
+            pair.decode.ring.release(slot)
+        await pair.check_nothing_is_held()
+        return ended
+
+    async def test_go_by_priority_then_by_arrival(self, pair: Pair) -> None:
+        assert await self.order(pair, [21, 0, -1, 0]) == [2, 1, 3, 0]
 
 
 class TestNothingIsBelievedUntilThePeerSaysValid:

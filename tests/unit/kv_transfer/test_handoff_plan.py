@@ -17,6 +17,7 @@ PLAN = Plan(
     token_hash=b"hash",
     stop_token_ids=frozenset({7}),
     one_token_left=False,
+    order=0.0,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -51,6 +52,22 @@ class TestLocalTransport(TransportContract):
         with pytest.raises(TransferFailed, match="cut"):
             connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
         connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+
+    def test_of_reads_that_wait_the_lowest_in_order_goes_first(self, source: End, connected: End) -> None:
+        assert isinstance(connected.transport, LocalTransport)
+        done: list[float] = []
+
+        def read(order: float) -> Future[None]:
+            future = connected.transport.read("P", [1], connected.slot(), order)
+            future.add_done_callback(lambda _: done.append(order))
+            return future
+
+        connected.transport.stall()
+        reads = [read(order) for order in (3.0, 1.0, 2.0, 1.5)]
+        connected.transport.resume()
+        for future in reads:
+            future.result(WAIT_S)
+        assert done == [1.0, 1.5, 2.0, 3.0]
 
     def test_a_stalled_read_happens_late(self, source: End, connected: End) -> None:
         assert isinstance(connected.transport, LocalTransport)

@@ -51,12 +51,46 @@ async def test_slots_are_handed_out_once_and_in_the_order_asked(ring: StagingRin
     assert [(await task).index for task in waiting] == [1, 0]
 
 
+async def test_of_those_who_wait_the_lowest_in_order_gets_the_next_slot_then_the_first_come(ring: StagingRing) -> None:
+    slots = [await ring.acquire(1.0) for _ in range(3)]
+    served: list[str] = []
+
+    async def wait(name: str, order: float) -> None:
+        await ring.acquire(1.0, order)
+        served.append(name)
+
+    waiting = [
+        asyncio.create_task(wait(name, order)) for name, order in (("d", 9.0), ("b", 1.0), ("c", 1.0), ("a", -5.0))
+    ]
+    await settle()
+    for _ in range(4):
+        ring.release(slots[0])
+        await settle()
+    await asyncio.wait(waiting)
+    assert served == ["a", "b", "c", "d"]
+
+
+async def test_a_slot_given_to_a_waiter_that_ends_at_that_moment_goes_to_the_next(ring: StagingRing) -> None:
+    slots = [await ring.acquire(1.0) for _ in range(3)]
+    first = asyncio.create_task(ring.acquire(1.0))
+    second = asyncio.create_task(ring.acquire(1.0))
+    await settle()
+    ring.release(slots[0])
+    first.cancel()  # before it could take the slot
+    await asyncio.wait([first, second])
+    assert first.cancelled()
+    assert second.result() is slots[0]
+    assert ring.counts() == SlotCounts(free=0, busy=3, quarantined=0)
+
+
 async def test_waiting_for_a_slot_has_a_deadline(ring: StagingRing) -> None:
     for _ in range(3):
         await ring.acquire(1.0)
     with pytest.raises(HandoffError, match="3 busy") as caught:
         await ring.acquire(0.01)
     assert caught.value.reason is FailureReason.STAGING_TIMEOUT
+    ring.release(Slot(0, ring.memory[0]))
+    assert ring.counts() == SlotCounts(free=1, busy=2, quarantined=0)  # nobody waits any more
 
 
 async def test_a_waiter_that_is_cancelled_takes_no_slot(ring: StagingRing) -> None:
