@@ -18,12 +18,13 @@ from proxy.generation import Generation
 from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.logprobs import TokenLogprobs
 from proxy.metadata import answer_metadata, read_cache_salt, read_priority, refuse_headers
+from proxy.observe_servicer import ObserveServicer
 from proxy.priority import NORMAL
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import Sampling
 from proxy.service import GenerationService
 from proxy.tokenizer import Tokenizer
-from rpc import inference_pb2, inference_pb2_grpc
+from rpc import inference_pb2, inference_pb2_grpc, observe_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,6 +44,7 @@ def build_server(service: GenerationService, max_body_bytes: int) -> tuple[grpc.
     ]
     server = grpc.aio.server(options=options)
     inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server)
+    observe_pb2_grpc.add_ObserveServicer_to_server(ObserveServicer(service), server)
     report = HealthReport()
     health_pb2_grpc.add_HealthServicer_to_server(report.servicer, server)
     reflection.enable_server_reflection((INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

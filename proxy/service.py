@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from proxy import prompt as prompts
 from proxy.config import ProxyConfig
+from proxy.course_log import CourseLog
 from proxy.dispatcher import Dispatcher
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.generation import Generation
 from proxy.generation_request import Admission, GenerationRequest
+from proxy.lifecycle import Lifecycle
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
 from proxy.priority import Priority
@@ -48,6 +50,7 @@ class GenerationService:
         self._config = config
         self._pool = pool
         self._dispatcher = dispatcher
+        self.courses = CourseLog(config.trace_requests)
         self._running: dict[str, Generation | None] = {}  # None: still being admitted
         self._tokenizing = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._idle = asyncio.Event()
@@ -65,6 +68,11 @@ class GenerationService:
         room."""
         limit = self._pool.max_model_len
         return self.model.max_model_len if limit is None else min(self.model.max_model_len, limit)
+
+    @property
+    def running(self) -> list[Lifecycle]:
+        """The choices of all requests that run."""
+        return [choice for generation in self._running.values() if generation for choice in generation.choices]
 
     async def submit(self, request: GenerationRequest) -> Generation:
         """Admits the request; its events come from the `Generation`. Raises ApiError."""
@@ -183,6 +191,7 @@ class GenerationService:
 
     def _on_end(self, generation: Generation) -> None:
         self._forget(generation.request_id)
+        self.courses.ended(generation.choices, asyncio.get_running_loop().time())
         error, route = generation.error, generation.choices[0].route
         usage, timings = generation.usage, generation.timings
         code, path = error.code.value if error else "ok", route.path if route else "none"
