@@ -20,6 +20,7 @@ from proxy.event_buffer import FinishedEvent
 from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.lifecycle import Lifecycle
 from proxy.model import ServedModel
+from proxy.priority import NORMAL, Priority
 from proxy.prompt import Prompt, TextPrompt
 from proxy.sampling import Sampling
 from proxy.server import Addresses, ProxyServer
@@ -133,14 +134,22 @@ class Cluster:
                 await asyncio.sleep(0.001)
 
     def request(
-        self, prompt: str | Prompt = "hi", *, request_id: str = "", timeout_s: float | None = None, **sampling: object
+        self,
+        prompt: str | Prompt | tuple[Prompt, ...] = "hi",
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        priority: Priority = NORMAL,
+        **sampling: object,
     ) -> GenerationRequest:
+        given = TextPrompt(prompt) if isinstance(prompt, str) else prompt
         return GenerationRequest(
             model=None,
             request_id=request_id or new_request_id(),
-            prompts=(TextPrompt(prompt) if isinstance(prompt, str) else prompt,),
+            prompts=given if isinstance(given, tuple) else (given,),
             sampling=Sampling(**sampling),  # type: ignore[arg-type]
             timeout_s=timeout_s,
+            priority=priority,
         )
 
     def metric(self, name: str, **labels: str) -> float:
