@@ -113,7 +113,7 @@ def next_logits(history: Sequence[float], sampling: SamplingParams) -> Tensor:
     token_ids = torch.arange(VOCAB_SIZE)
     is_letter = (token_ids >= ord("a")) & (token_ids <= ord("z"))
     behind = token_ids - best
-    return torch.where(is_letter, 10 - behind % 26 / 4, -10 - behind % VOCAB_SIZE / 16)
+    return torch.where(is_letter, 10 - behind % 26 / 4, -1 - behind % VOCAB_SIZE / 64)
 
 
 def _take_best(logits: Tensor, _params: Sequence[SamplingParams], _positions: Sequence[int]) -> list[int]:
