@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from proxy.errors import invalid
+from proxy.unsupported import refuse_others
 
 MAX_BYTES = 64 << 10  # of a schema, a regex or a grammar
 ANY_OBJECT = '{"type":"object"}'
@@ -61,7 +62,7 @@ def _response_format(value: object) -> list[StructuredOutput]:
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(value, dict) or kind not in RESPONSE_FORMATS:
         raise invalid("response_format", f"must be an object with type {', '.join(RESPONSE_FORMATS)}")
-    _refuse_others("response_format", value, ("type", "json_schema") if kind == "json_schema" else ("type",))
+    refuse_others("response_format", value, ("type", "json_schema") if kind == "json_schema" else ("type",))
     if kind == "text":
         return []
     if kind == "json_object":
@@ -69,7 +70,7 @@ def _response_format(value: object) -> list[StructuredOutput]:
     named = value.get("json_schema")
     if not isinstance(named, dict):
         raise invalid("response_format.json_schema", 'must be an object: {"name": "…", "schema": {…}}')
-    _refuse_others("response_format.json_schema", named, ("name", "schema", "strict", "description"))
+    refuse_others("response_format.json_schema", named, ("name", "schema", "strict", "description"))
     return [_json_schema(named.get("schema"), "response_format.json_schema.schema")]
 
 
@@ -77,7 +78,7 @@ def _structured_outputs(value: object) -> list[StructuredOutput]:
     """vLLM's own form: an object with one of `json`, `regex`, `choice`, `grammar`, `json_object`."""
     if not isinstance(value, dict):
         raise invalid("structured_outputs", "must be an object")
-    _refuse_others("structured_outputs", value, tuple(READERS))
+    refuse_others("structured_outputs", value, tuple(READERS))
     given = {name: part for name, part in value.items() if part is not None}
     return [read for name, part in given.items() for read in _named(name, part, f"structured_outputs.{name}")]
 
@@ -127,12 +128,6 @@ def _text(value: object, field: str) -> str:
     if not isinstance(value, str):
         raise invalid(field, "must be a string")
     return value
-
-
-def _refuse_others(field: str, value: Mapping[str, object], known: tuple[str, ...]) -> None:
-    for name, part in value.items():
-        if name not in known and part is not None:
-            raise invalid(f"{field}.{name[:64]}", "not supported by this server; leave it out", "unsupported_parameter")
 
 
 READERS: dict[str, Callable[[object, str], StructuredOutput]] = {

@@ -5,7 +5,7 @@ Each may be sent with the value that changes nothing, as client libraries do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from proxy.errors import invalid
 
@@ -46,6 +46,13 @@ def refuse_fields(extra: Mapping[str, object]) -> None:
         if value is not None and not any(type_aware_equal(value, other) for other in neutral):
             allowed = f"; leave it out or send {neutral[0]!r}" if neutral else "; leave it out"
             raise invalid(name, f"not supported by this endpoint{allowed}", "unsupported_parameter")
+
+
+def refuse_others(field: str, value: Mapping[str, object], known: Collection[str]) -> None:
+    """Raises for the first key of a field's object that this server does not read."""
+    for name, part in value.items():
+        if name not in known and part is not None:
+            raise invalid(f"{field}.{shortened(name)}", "not supported by this server; leave it out", "unknown_field")
 
 
 def type_aware_equal(value: object, other: object) -> bool:

@@ -1,0 +1,219 @@
+"""The functions of a chat: which fields are read, what models are told of them, and by which grammar they answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from proxy.errors import ApiError, ErrorCode
+from proxy.structured_output import MAX_BYTES
+from proxy.tool_call_format import HERMES, LLAMA, MISTRAL, ToolCallFormat
+from proxy.tool_prompt import with_tools_as_text
+from proxy.tools import ToolUse, read_tools
+from tests.unit.proxy.conftest import EOS
+
+
+def function(name: str = "add", **fields: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+NUMBER = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}
+ADD = function(parameters={**NUMBER, "required": ["a"]})
+WEATHER = function("get_weather", description="of today", parameters={"properties": {}})
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_folder: Any) -> LLTokenizer:
+    return LLTokenizer(str(model_folder / "tokenizer.json"), eos_token=[EOS])
+
+
+def use(*tools: object, choice: object = None, parallel: bool | None = None) -> ToolUse:
+    found = read_tools(list(tools), choice, parallel)
+    assert found is not None
+    return found
+
+
+def no_token(text: str) -> None:
+    """Of a model whose markers are no tokens of their own."""
+
+
+def accepts(tokenizer: LLTokenizer, form: ToolCallFormat, tool_use: ToolUse, text: str) -> bool:
+    output = tool_use.structured_output(form, no_token)
+    assert output is not None
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(output.text), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = list(text.encode())
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+def hermes(*calls: str) -> str:
+    return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "parallel", "expected"),
+    [
+        (None, None, None, None),
+        ([], "auto", True, None),
+        ([], "none", None, None),
+        ([ADD], "none", None, None),
+        ([ADD, WEATHER], None, None, (["add", "get_weather"], False, True)),
+        ([ADD, WEATHER], "auto", False, (["add", "get_weather"], False, False)),
+        ([ADD, WEATHER], "required", None, (["add", "get_weather"], True, True)),
+        ([ADD, WEATHER], NAMED, True, (["get_weather"], True, False)),
+        ([function("none")], {"type": "function", "function": {"name": "none"}}, None, (["none"], True, False)),
+    ],
+)
+def test_the_choice_says_which_functions_may_and_must_be_called(
+    tools: object, choice: object, parallel: bool | None, expected: object
+) -> None:
+    found = read_tools(tools, choice, parallel)
+    told = found and ([tool.name for tool in found.callable], found.is_forced, found.is_parallel)
+    assert told == expected
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "param"),
+    [
+        ("add", None, "tools"),
+        ([ADD] * 129, None, "tools"),
+        (["add"], None, "tools.0"),
+        ([{"type": "web_search"}], None, "tools.0"),
+        ([{**ADD, "color": 1}], None, "tools.0.color"),
+        ([function(returns={})], None, "tools.0.function.returns"),
+        ([function("")], None, "tools.0.function.name"),
+        ([function("a b")], None, "tools.0.function.name"),
+        ([function(description=5)], None, "tools.0.function.description"),
+        ([function(strict="yes")], None, "tools.0.function.strict"),
+        ([function(parameters=[1])], None, "tools.0.function.parameters"),
+        ([function(parameters={"type": "array"})], None, "tools.0.function.parameters"),
+        ([ADD, ADD], None, "tools.1.function.name"),
+        ([ADD], "any", "tool_choice"),
+        ([ADD], {"type": "function"}, "tool_choice"),
+        ([ADD], NAMED, "tool_choice"),
+        ([], "required", "tool_choice"),
+        (None, NAMED, "tool_choice"),
+    ],
+)
+def test_a_malformed_field_is_named(tools: object, choice: object, param: str) -> None:
+    with pytest.raises(ApiError) as failure:
+        read_tools(tools, choice, None)
+    assert (failure.value.code, failure.value.param) == (ErrorCode.INVALID_ARGUMENT, param)
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "accepted", "refused"),
+    [
+        ("required", None, hermes('{"name": "add", "arguments": {"a": 1}}'), "text"),
+        (
+            "required",
+            True,
+            hermes(*['{"name": "get_weather", "arguments": {}}'] * 8),
+            hermes(*['{"name": "get_weather", "arguments": {}}'] * 9),
+        ),
+        (
+            "required",
+            None,
+            hermes('{"name": "add", "arguments": {"a":-1}}'),
+            hermes('{"name": "add", "arguments": {}}'),
+        ),
+        (
+            "required",
+            False,
+            hermes('{"name": "get_weather", "arguments": {"x": [1]}}'),
+            hermes(*['{"name": "get_weather", "arguments": {}}'] * 2),
+        ),
+        (
+            NAMED,
+            None,
+            hermes('{"name": "get_weather", "arguments": {}}'),
+            hermes('{"name": "add", "arguments": {"a": 1}}'),
+        ),
+        ("auto", False, "any < text", hermes(*['{"name": "get_weather", "arguments": {}}'] * 2)),
+        ("auto", False, "so: " + hermes('{"name": "add", "arguments": {"a": 1}}'), "so: <tool_call> "),
+    ],
+)
+def test_a_model_can_only_write_what_the_choice_allows(
+    tokenizer: LLTokenizer, choice: object, parallel: bool | None, accepted: str, refused: str
+) -> None:
+    tool_use = use(ADD, WEATHER, choice=choice, parallel=parallel)
+    assert accepts(tokenizer, HERMES, tool_use, accepted)
+    assert not accepts(tokenizer, HERMES, tool_use, refused)
+
+
+def test_a_strict_function_binds_its_calls_but_not_the_text_around(tokenizer: LLTokenizer) -> None:
+    strict = use(function(strict=True, parameters={**NUMBER, "additionalProperties": False}))
+    calls = hermes('{"name": "add", "arguments": {"a": 1}}', '{"name": "add", "arguments": {}}')
+    assert accepts(tokenizer, HERMES, strict, f"First.\n{calls}\nThat was all.")
+    assert accepts(tokenizer, HERMES, strict, "Just text.")
+    assert not accepts(tokenizer, HERMES, strict, hermes('{"name": "add", "arguments": {"b": 1}}'))
+    assert use(function()).structured_output(HERMES, no_token) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "accepted", "refused"),
+    [
+        (
+            MISTRAL,
+            '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}, {"name": "get_weather", "arguments": {}}]',
+            "[TOOL_CALLS] []",
+        ),
+        (LLAMA, '{"name": "add", "parameters": {"a": 1}}', '{"name": "add", "arguments": {"a": 1}}'),
+    ],
+)
+def test_other_formats_are_forced_too(
+    tokenizer: LLTokenizer, form: ToolCallFormat, accepted: str, refused: str
+) -> None:
+    tool_use = use(ADD, WEATHER, choice="required")
+    assert accepts(tokenizer, form, tool_use, accepted)
+    assert not accepts(tokenizer, form, tool_use, refused)
+    free = use(ADD, WEATHER, parallel=False)
+    assert accepts(tokenizer, form, free, "any text")
+    assert accepts(tokenizer, form, free, accepted) is (form is LLAMA)  # one call only
+    assert not accepts(tokenizer, form, free, refused)
+
+
+def test_markers_that_are_tokens_are_named_by_their_id() -> None:
+    ids = {"[TOOL_CALLS]": 5}
+    forced = use(ADD, choice="required").structured_output(MISTRAL, ids.get)
+    free = use(ADD, parallel=False).structured_output(MISTRAL, ids.get)
+    assert forced is not None
+    assert free is not None
+    assert "opening: <[5]>" in forced.text
+    assert "lead: TEXT <[5]>" in free.text
+
+
+def test_functions_of_too_many_bytes_are_refused_where_they_make_a_grammar() -> None:
+    long = function(parameters={"properties": {"a": {"enum": ["x" * MAX_BYTES]}}})
+    assert use(long).structured_output(HERMES, no_token) is None
+    with pytest.raises(ApiError, match=r"^tools: .*too many"):
+        use(long, choice="required").structured_output(HERMES, no_token)
+
+
+def test_a_template_without_tools_is_told_them_in_the_system_message() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    chat: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": "2", "tool_call_id": "1"},
+        {"role": "tool", "content": "3", "tool_call_id": "2"},
+    ]
+    system, user, assistant, results = with_tools_as_text(chat, [ADD])
+    assert system["content"].startswith("Be brief.\n\n# Tools\n\nYou may call")
+    assert f"<tools>\n{json.dumps(ADD)}\n</tools>" in system["content"]
+    assert user == chat[1]
+    written = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    assert assistant == {"role": "assistant", "content": f"{written}\n{written}"}
+    responses = "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"
+    assert results == {"role": "user", "content": responses}
+
+
+def test_without_functions_only_old_calls_are_told() -> None:
+    assert with_tools_as_text([{"role": "user", "content": "hi"}], []) == [{"role": "user", "content": "hi"}]
+    told = with_tools_as_text([{"role": "user", "content": "hi"}], [WEATHER])
+    assert [message["role"] for message in told] == ["system", "user"]
