@@ -71,7 +71,7 @@ def test_the_bounds_themselves_are_taken(sampling: dict[str, Any]) -> None:
 
 def test_what_cannot_be_had_together_is_refused() -> None:
     engine = make_engine()
-    with pytest.raises(RequestInvalid, match="^min_tokens cannot be had with a grammar"):
+    with pytest.raises(RequestInvalid, match=r"^min_tokens cannot be had with a grammar"):
         add(engine, min_tokens=2, grammar="{}")
-    with pytest.raises(RequestInvalid, match="^min_tokens cannot be reached"):
+    with pytest.raises(RequestInvalid, match=r"^min_tokens cannot be reached"):
         add(engine, min_tokens=2, stop_token_ids=frozenset(range(VOCAB_SIZE)))

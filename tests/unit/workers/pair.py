@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from cluster.token_request import RequestBuilder
 from decode_worker.peers import PeerDirectory
 from decode_worker.service import DecodeService
+from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
@@ -99,15 +101,22 @@ class Side:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     @classmethod
-    def make(cls, incarnation: str, network: LocalNetwork, engine: EngineConfig, config: TransferConfig) -> Side:
-        model = FakeModel()
-        cache = KVCache(model.layout(engine.block_size), engine.num_blocks)
-        thread = EngineThread(Engine(engine, model.info(), FakeRunner(cache, model), cache), tick_s=0.02)
+    def make(
+        cls,
+        incarnation: str,
+        network: LocalNetwork,
+        config: EngineConfig,
+        transfers: TransferConfig,
+        model_dir: Path | None,
+    ) -> Side:
+        engine = fake_engine(config) if model_dir is None else build_engine(model_dir, config)
+        thread = EngineThread(engine, tick_s=0.02)
+        cache = engine.cache
         transport = LocalTransport(incarnation, cache, network)
         layout = cache.layout
         compatibility = Compatibility(
             1,
-            model.info().fingerprint,
+            engine.model.fingerprint,
             layout.dtype,
             layout.block_size,
             layout.num_layers,
@@ -115,8 +124,8 @@ class Side:
             layout.head_dim,
         )
         info = PeerInfo(incarnation, compatibility, (TransportInfo("local", transport.metadata()),))
-        ring = StagingRing(config, cache.block_bytes, "cpu", on_exhausted=lambda reason: None)
-        leases = LeaseTable(thread.engine, config, on_awake=transport.keep_awake)
+        ring = StagingRing(transfers, cache.block_bytes, "cpu", on_exhausted=lambda reason: None)
+        leases = LeaseTable(thread.engine, transfers, on_awake=transport.keep_awake)
         return cls(thread, leases, transport, ring, info)
 
     async def check_idle(self) -> None:
@@ -135,8 +144,8 @@ class Side:
 class PrefillEnd:
     """A prefill worker that serves peers on a port of its own, or on a given one."""
 
-    def __init__(self, incarnation: str, network: LocalNetwork, engine: EngineConfig, config: TransferConfig) -> None:
-        self.side = Side.make(incarnation, network, engine, config)
+    def __init__(self, incarnation: str, side: Side) -> None:
+        self.side = side
         self.stream = FakeStream()
         local_peer = LocalPeer(self.side.info, self.side.leases, self.side.engine)
         self.service = PrefillService(self.side.engine, self.side.leases, RequestBuilder(), _admits)
@@ -165,7 +174,14 @@ class PrefillEnd:
 class Pair:
     """P and D, and the proxy's streams to both."""
 
-    def __init__(self, engine: EngineConfig | None = None, config: TransferConfig | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineConfig | None = None,
+        config: TransferConfig | None = None,
+        model_dir: Path | None = None,
+    ) -> None:
+        """Both serve the fake model, or the one in `model_dir`."""
+        self.model_dir = model_dir
         self.engine_config = engine or engine_config(block_size=4, num_blocks=64, prefill_chunk_size=8)
         self.config = config or TransferConfig(
             staging_slots=4, staging_slot_bytes=256, max_quarantined_slots=3
@@ -173,7 +189,7 @@ class Pair:
 
     async def __aenter__(self) -> Pair:
         self.network = LocalNetwork()
-        self.d = Side.make("d-1", self.network, self.engine_config, self.config)
+        self.d = self._side("d-1")
         self.to_d = FakeStream()
         self.ends: list[PrefillEnd] = []
         await self.start_prefill_end("p-1")
@@ -202,7 +218,7 @@ class Pair:
 
     async def start_prefill_end(self, incarnation: str, port: int = 0) -> PrefillEnd:
         """One more P. The last one started is the one that `start` and its like speak to."""
-        end = PrefillEnd(incarnation, self.network, self.engine_config, self.config)
+        end = PrefillEnd(incarnation, self._side(incarnation))
         await end.start(port)
         self.ends.append(end)
         self.use(end)
@@ -231,6 +247,9 @@ class Pair:
         self.start_prefill(request, ticket)
         self.start_decode(request, ticket)
 
+    def _side(self, incarnation: str) -> Side:
+        return Side.make(incarnation, self.network, self.engine_config, self.config, self.model_dir)
+
     async def check_idle(self) -> None:
         await self.p.check_idle()
         await self.d.check_idle()
@@ -239,17 +258,29 @@ class Pair:
         return self.d.registry.get_sample_value(name, {**LABELS, **labels}) or 0.0
 
 
+def fake_engine(config: EngineConfig) -> Engine:
+    model = FakeModel()
+    cache = KVCache(model.layout(config.block_size), config.num_blocks)
+    return Engine(config, model.info(), FakeRunner(cache, model), cache)
+
+
 def _admits(role_epoch: int) -> worker_pb2.FailureCode | None:
     return None if role_epoch == 1 else worker_pb2.FAILURE_ROLE_CHANGED
 
 
 def token_request(
-    request_id: str, prompt: list[int], max_tokens: int = 6, timeout_s: float = 30.0, output: list[int] | None = None
+    request_id: str,
+    prompt: list[int],
+    max_tokens: int = 6,
+    timeout_s: float = 30.0,
+    output: list[int] | None = None,
+    **sampling: Any,
 ) -> worker_pb2.TokenRequest:
+    neutral = {"top_p": 1.0, "repetition_penalty": 1.0}
     return worker_pb2.TokenRequest(
         request_id=request_id,
         prompt_ids=prompt,
         output_ids=output or [],
-        sampling=worker_pb2.SamplingParams(max_tokens=max_tokens, top_p=1.0, repetition_penalty=1.0),
+        sampling=worker_pb2.SamplingParams(max_tokens=max_tokens, **(neutral | sampling)),
         timeout_s=timeout_s,
     )
