@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 WIDTH_INCHES = 10.0
 ROW_INCHES = 0.24
+FEW_ROWS = 12
+FEW_ROWS_INCHES = 0.38  # of each, where there are so few
 AROUND_INCHES = 1.1  # title, axis and legend
-MERGED_SHARE = 1 / 600  # of the width: narrower neighbours of one kind are drawn as one
+MOST_APART = 250  # bars of one kind in a row that are drawn one by one; more become longer ones
+SMALLEST = 1 / 500  # of the width: what is shorter is drawn so long, and a gap that is shorter is none where bars merge
 SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "pdserve", "hatch.linewidth": 0.6, "font.size": 8}
 
 
@@ -33,13 +36,14 @@ class Look:
     color: str
     hatch: str
     height: float  # of the room that the row has for its worker
+    edge: str = "white"  # between neighbours
 
 
 LOOKS: dict[BarKind, Look] = {
     "wait": Look("waits", "#9a9a9a", "", 0.12),
     "prefill": Look("prefill", "#2a6fb0", "/////", 0.84),
     "handoff": Look("hand-off open", "#a8dccb", "", 0.3),
-    "read": Look("KV transfer", "#00805f", "....", 0.84),
+    "read": Look("KV transfer", "#00805f", "", 0.84, edge="#00805f"),
     "decode": Look("decode", "#f5b942", "", 0.84),
 }
 
@@ -60,7 +64,7 @@ def draw(panels: Sequence[Panel], file: Path) -> None:
     from matplotlib import pyplot
 
     with mpl.rc_context(SETTINGS):
-        heights = [len(panel.timeline.rows) * ROW_INCHES + AROUND_INCHES for panel in panels]
+        heights = [_height(len(panel.timeline.rows)) for panel in panels]
         figure, grid = pyplot.subplots(
             len(panels),
             squeeze=False,
@@ -81,6 +85,10 @@ def draw(panels: Sequence[Panel], file: Path) -> None:
             pyplot.close(figure)
 
 
+def _height(num_rows: int) -> float:
+    return num_rows * (FEW_ROWS_INCHES if num_rows <= FEW_ROWS else ROW_INCHES) + AROUND_INCHES
+
+
 def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -90,7 +98,7 @@ def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
     for y, row in enumerate(rows):
         axes.hlines(y + 0.5, row.start, row.end, color="#d8d8d8", linewidth=0.6, zorder=0)
         for kind in LOOKS:
-            _draw_bars(axes, y, [bar for bar in row.bars if bar.kind == kind], width * MERGED_SHARE, split)
+            _draw_bars(axes, y, [bar for bar in row.bars if bar.kind == kind], width * SMALLEST, split)
         _draw_marks(axes, y, row, split)
     left_out = f", and {timeline.num_left_out} more requests" if timeline.num_left_out else ""
     axes.set_title(panel.title + left_out, loc="left", fontsize=10)
@@ -107,16 +115,23 @@ def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_bars(axes: Axes, y: int, bars: Sequence[Bar], merged: float, split: bool) -> None:
+def _draw_bars(axes: Axes, y: int, bars: Sequence[Bar], smallest: float, split: bool) -> None:
     """Of one kind in one row."""
     for role in sorted({bar.role for bar in bars}):
         mine = [bar for bar in bars if bar.role == role]
         look = LOOKS[mine[0].kind]
         top, room = _room(role, split)
-        spans = [(start, end - start) for start, end in _merged(mine, merged)]
+        apart = len(mine) <= MOST_APART
+        spans = [(bar.start, bar.end) for bar in mine] if apart else _merged(mine, smallest)
+        xranges = [(start, max(end - start, smallest)) for start, end in spans]
         y_range = (y + top + room * (1 - look.height) / 2, room * look.height)
         axes.broken_barh(
-            spans, y_range, facecolor=look.color, edgecolor="white", linewidth=0.5, hatch=look.hatch or None
+            xranges,
+            y_range,
+            facecolor=look.color,
+            edgecolor=look.edge,
+            linewidth=0.5 if apart else 0.0,
+            hatch=look.hatch or None,
         )
 
 
@@ -135,11 +150,11 @@ def _room(role: str, split: bool) -> tuple[float, float]:
     return (0.06, 0.44) if role == "prefill" else (0.5, 0.44)
 
 
-def _merged(bars: Sequence[Bar], narrow: float) -> list[tuple[float, float]]:
-    """Start and end of each; neighbours too narrow to be told apart become one."""
+def _merged(bars: Sequence[Bar], gap: float) -> list[tuple[float, float]]:
+    """Start and end of each; neighbours with a smaller gap between them are one."""
     spans: list[tuple[float, float]] = []
     for bar in sorted(bars, key=lambda bar: bar.start):
-        if spans and bar.start - spans[-1][1] < narrow / 2 and bar.end - bar.start < narrow:
+        if spans and bar.start - spans[-1][1] < gap:
             spans[-1] = (spans[-1][0], max(spans[-1][1], bar.end))
         else:
             spans.append((bar.start, bar.end))
@@ -153,7 +168,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel]) -> None:
     rows = [row for panel in panels for row in panel.timeline.rows]
     kinds = {bar.kind for row in rows for bar in row.bars}
     keys: list[Any] = [
-        Patch(facecolor=look.color, hatch=look.hatch, edgecolor="white", label=look.label)
+        Patch(facecolor=look.color, hatch=look.hatch, edgecolor=look.edge, label=look.label)
         for kind, look in LOOKS.items()
         if kind in kinds
     ]

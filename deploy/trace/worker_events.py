@@ -5,8 +5,9 @@ Records may come in several messages, in the order they were made; `finish` draw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deploy.trace.trace import Process, Slice, Trace, Value
 from rpc import observe_pb2, worker_pb2
@@ -65,9 +66,7 @@ class WorkerEvents:
     def finish(self) -> None:
         """Draws the requests, each in the first lane that is free, then leases and reads."""
         lanes = self.process.lanes("requests")
-        drawn = [(request_id, one.pieces) for request_id, one in self._requests.items() if one.pieces]
-        for _, pieces in drawn:
-            pieces.sort(key=lambda piece: piece.start)
+        drawn = [(request_id, _apart(one.pieces)) for request_id, one in self._requests.items() if one.pieces]
         for request_id, pieces in sorted(drawn, key=lambda one: one[1][0].start):
             self._draw(request_id, pieces, lanes.take(pieces[0].start, max(piece.end for piece in pieces)))
         lanes = self.process.lanes("leases")
@@ -178,6 +177,13 @@ class WorkerEvents:
 
     def _unix(self, at: float) -> float:
         return self.source.unix_at_zero + at
+
+
+def _apart(pieces: Sequence[Piece]) -> list[Piece]:
+    """In order, and none beyond the start of the next: two threads do not note the same moment at the same time."""
+    ordered = sorted(pieces, key=lambda piece: piece.start)
+    starts = [piece.start for piece in ordered[1:]] + [math.inf]
+    return [replace(piece, end=min(piece.end, start)) for piece, start in zip(ordered, starts, strict=True)]
 
 
 def attempt_of(engine_id: str) -> str:

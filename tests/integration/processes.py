@@ -207,14 +207,23 @@ class Processes:
         assert response.status_code == 200, response.text
         return str(response.json()["choices"][0]["text"])
 
-    def generate(self, prompt: list[int], max_tokens: int) -> tuple[list[int], inference_pb2.Finished]:
+    def generate(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        request_id: str = "",
+        on_first_token: Callable[[], None] = lambda: None,
+    ) -> tuple[list[int], inference_pb2.Finished]:
         """Greedy, past any end of text, over gRPC: the token ids and how it ended."""
         sampling = inference_pb2.Sampling(max_tokens=max_tokens, temperature=0, ignore_eos=True)
-        request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=prompt), sampling=sampling)
+        token_ids = inference_pb2.TokenIds(ids=prompt)
+        request = inference_pb2.GenerateRequest(request_id=request_id, token_ids=token_ids, sampling=sampling)
         ids: list[int] = []
         finished = inference_pb2.Finished()
         with grpc.insecure_channel(self.grpc) as channel:
             for response in inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=120):
+                if response.token.ids and not ids:
+                    on_first_token()
                 ids += response.token.ids
                 finished = response.finished
         return ids, finished

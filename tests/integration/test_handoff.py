@@ -12,10 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deploy.timeline.picture import Panel, draw
+from deploy.timeline.rows import timeline
+from deploy.trace.cluster_trace import cluster_trace
+from deploy.trace.recorder import Recorder, Target
 from engine.fake_runner import FakeModel, FakeRunner
 from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, wait_until
 from tests.integration.test_api import expected_text
+from tests.trace_format import check_trace
 
 pytestmark = pytest.mark.integration
 
@@ -69,6 +74,49 @@ def test_kv_moves_and_decode_computes_no_prompt_token(fake_cluster: Processes) -
     assert decode.metric("pdserve_computed_tokens_total", kind="prefill") == computed
     assert prefill.metric("pdserve_computed_tokens_total", kind="prefill") - by_prefill == 300
     fake_cluster.wait_idle()
+
+
+def test_the_trace_shows_that_prefill_goes_on_while_decode_speaks(fake_cluster: Processes, tmp_path: Path) -> None:
+    """Three requests, each sent when the one before it speaks: P computes it while D generates."""
+    sizes = {"first": (512, 50), "second": (128, 200), "third": (2048, 30)}
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        running = []
+        for seed, (request_id, (num_prompt, num_tokens)) in enumerate(sizes.items(), 20):
+            speaks = threading.Event()
+            prompt = prompt_of(num_prompt, seed=seed)
+            running.append(pool.submit(fake_cluster.generate, prompt, num_tokens, request_id, speaks.set))
+            assert speaks.wait(20)
+        assert [len(answer.result(60)[0]) for answer in running] == [50, 200, 30]
+    fake_cluster.wait_idle()
+    warnings: list[str] = []
+    targets = [Target("proxy", fake_cluster.grpc)]
+    targets += [Target(worker.name, worker.addresses["grpc"]) for worker in fake_cluster.workers]
+    trace = cluster_trace(Recorder(lambda: targets, warnings.append).last(60))
+    events = trace.events()
+    check_trace(events)
+    assert warnings == []
+
+    def times(kind: str, request: str) -> list[tuple[int, int]]:
+        slices = [e for e in events if e.get("cat") == kind and e["args"]["request"].startswith(f"{request}.")]
+        return [(e["ts"], e["ts"] + e["dur"]) for e in slices]
+
+    def overlap(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> bool:
+        return any(start < end and begin < until for start, until in some for begin, end in others)
+
+    for request, (num_prompt, num_tokens) in sizes.items():
+        chunks = [e for e in events if e.get("cat") == "prefill" and e["args"]["request"].startswith(f"{request}.")]
+        assert sum(int(e["name"].rpartition(" ")[2]) for e in chunks) == num_prompt
+        assert len(times("decode", request)) == num_tokens - 1  # P sampled the first token
+        assert times("read", request)
+        assert times("handoff", request)[0][1] <= times("decode", request)[0][0]
+    assert overlap(times("prefill", "second"), times("decode", "first"))
+    assert overlap(times("prefill", "third"), times("decode", "second"))
+    assert overlap(times("read", "third"), times("prefill", "third"))  # the hand-off begins before its prefill ends
+    arrows = [(e["ph"], trace.processes[e["pid"] - 1].role) for e in events if e.get("cat") == "arrow"]
+    num_handoffs = sum(1 for e in events if e.get("cat") == "handoff")
+    assert sorted(arrows) == [("f", "decode")] * num_handoffs + [("s", "prefill")] * num_handoffs
+    assert [e["args"]["ended"] for e in events if e.get("cat") == "lease"][-3:] == ["committed"] * 3
+    draw([Panel("P and D", timeline(events))], tmp_path / "picture.svg")
 
 
 def test_decode_speaks_and_prefill_computes_while_a_hand_off_is_open(cluster: Processes) -> None:

@@ -120,6 +120,15 @@ def test_a_failed_hand_off_and_an_expired_lease_say_why() -> None:
     assert not of_kind(events, "arrow")
 
 
+def test_a_wait_that_was_noted_after_the_hand_off_began_ends_where_that_begins() -> None:
+    records = decode_records()
+    records.steps[0].started_at = 1.2 + 0.0003
+    events = cluster_trace([Recording(source("decode-0", worker_pb2.ROLE_DECODE), [records])]).events()
+    check_trace(events)
+    wait, (handoff,) = of_kind(events, "wait")[0], of_kind(events, "handoff")
+    assert wait["ts"] + wait["dur"] == handoff["ts"]
+
+
 def test_what_overlaps_gets_lanes_and_what_follows_takes_a_free_one() -> None:
     lanes = Trace().process("p", "mixed").lanes("requests")
     assert [lanes.take(0, 2), lanes.take(1, 3), lanes.take(2, 4)] == [1, 2, 1]
