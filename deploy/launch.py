@@ -32,6 +32,7 @@ from deploy.cluster_state import (
     StateStore,
 )
 from deploy.config import WILDCARDS, DeployConfig
+from deploy.context_check import check_context
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
@@ -96,6 +97,7 @@ class Launch:
         self._make_room()
         self._say(f"model {self._config.cluster.model}")
         model_dir = resolve_model(self._config.cluster.model, default_cache_dir(self._environment))
+        check_context(self._config.cluster, model_dir)
         return self._start(self._claim(), model_dir)
 
     def undo(self) -> None:

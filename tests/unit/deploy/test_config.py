@@ -168,3 +168,22 @@ def test_the_data_plane_listens_on_loopback_where_all_else_does() -> None:
     assert load(DEFAULT_FILE, told).cluster.kv_transfer.ucx_net_devices == "eth0"
     open_to_others = {"cluster.host": "10.1.2.3", "proxy.insecure": True}
     assert load(DEFAULT_FILE, open_to_others).cluster.kv_transfer.ucx_net_devices is None
+
+
+@pytest.mark.parametrize("file", sorted((DEFAULT_FILE.parent / "examples").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_example_is_a_valid_configuration(file: Path) -> None:
+    config = load(file, {})
+    for role, replicas in config.cluster.desired.items():
+        engine = config.cluster.pools.of(role).engine
+        if replicas:
+            engine.scheduling.check_context(engine.max_model_len or 8192)
+
+
+def test_a_pool_may_change_one_scheduling_setting_and_keeps_the_cluster_s_others() -> None:
+    scheduling = "cluster.engine.scheduling"
+    pool = "cluster.pools.prefill.engine.scheduling"
+    config = load(DEFAULT_FILE, {f"{scheduling}.max_num_seqs": 7, f"{pool}.prefill_chunk_size": 64})
+    prefill = config.cluster.pools.prefill.engine.scheduling
+    decode = config.cluster.pools.decode.engine.scheduling
+    assert (prefill.max_num_seqs, prefill.prefill_chunk_size) == (7, 64)
+    assert (decode.max_num_seqs, decode.prefill_chunk_size) == (7, 256)
