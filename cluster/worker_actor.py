@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class WorkerActor:
             worker_class = await asyncio.to_thread(_worker_class)
             self._worker = worker_class(self._spec)
             self._addresses = await self._worker.start()
+            gc.freeze()  # what is loaded stays: collections need not walk it again
         except Exception:
             logger.exception("%s could not start", self._spec.name)
             raise
