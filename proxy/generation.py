@@ -87,9 +87,9 @@ class Generation:
             choice.fail(error)
 
     def _on_choice_end(self, choice: Lifecycle) -> None:
-        self._num_running -= 1
         if choice.error is not None and self.error is None:
             self.error = choice.error
-            self.fail(choice.error)
+            self.fail(choice.error)  # the others come here too, before this one goes on
+        self._num_running -= 1
         if not self._num_running:
             self._on_end(self)
