@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from engine.engine import StepResult
 from engine.engine_thread import EngineThread
-from engine.swap_space import Direction
+from engine.swapping import Direction
 
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -22,7 +22,7 @@ from engine.kv_cache import KVCache
 from engine.request import Request, RequestState
 from engine.sampled_token import SampledToken, SamplingFailure
 from engine.scheduler import Preemption, Schedule, Scheduler, TokenOutput
-from engine.swap_space import Swap
+from engine.swapping import Swap
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Engine:
         for swap in schedule.swaps:
             started_at = monotonic()
             self.host_cache.copy(swap)
-            self.scheduler.costs.copied(len(swap.blocks), monotonic() - started_at)
+            self.scheduler.swapping.costs.copied(len(swap.blocks), monotonic() - started_at)
         return schedule
 
     def compute(self, batch: Batch) -> Outcome:
@@ -171,7 +171,7 @@ class Engine:
         num_decode = sum(1 for work in works if work.num_tokens == 1 and work.request.num_generated > 0)
         num_prefill = sum(work.num_tokens for work in works) - num_decode
         if num_prefill > num_decode:
-            self.scheduler.costs.computed(num_prefill + num_decode, outcome.duration_s)
+            self.scheduler.swapping.costs.computed(num_prefill + num_decode, outcome.duration_s)
         tokens = self.scheduler.update(schedule.batch, outcome.sampled)
         self._forget_ended(tokens)
         return StepResult(
@@ -213,7 +213,9 @@ class Engine:
     def check_integrity(self) -> None:
         """Raises block_pool.IntegrityError unless requests and pools agree on every block."""
         self.pool.check_integrity([block for request in self.requests.values() for block in request.blocks])
-        self.scheduler.swap_space.check_integrity([b for request in self.requests.values() for b in request.swapped])
+        self.scheduler.swapping.space.check_integrity(
+            [b for request in self.requests.values() for b in request.swapped]
+        )
 
     def _known(self, request_id: str) -> Request:
         request = self.requests.get(request_id)

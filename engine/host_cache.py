@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.kv_cache import KVCache
-from engine.swap_space import Direction, Swap
+from engine.swapping import Direction, Swap
 
 
 class HostCache:

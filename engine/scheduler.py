@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from engine.batch import Batch, Work
+from engine.batch import Batch
+from engine.batch_composer import BatchComposer
 from engine.block_hash import HashContext, extend_hashes
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request, RequestKind, RequestState
 from engine.sampled_token import SampledToken, TokenLogprobs
 from engine.scheduling import STRATEGIES, Joins
-from engine.swap_space import Direction, PreemptionCosts, Swap, SwapSpace
+from engine.swapping import Swap, Swapping
 from engine.waiting_queue import Lane, WaitingQueue
 
 
-class TokenOutput(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
     request_id: str
     index: int  # of this token among the generated ones, from 0
     token_id: int
@@ -53,13 +54,13 @@ class Scheduler:
         self.strategy = STRATEGIES[self.config.strategy]
         self.pool = pool
         self.hash_context = hash_context
-        self.swap_space = SwapSpace(self.config.num_swap_blocks)
-        self.costs = PreemptionCosts()
+        self.swapping = Swapping(self.config.preemption, self.config.num_swap_blocks, config.block_size)
         self.waiting = WaitingQueue(self.config.priority_ageing_s, self.config.long_prefill_token_threshold)
         self.running: dict[Request, None] = {}  # in the order of their admission, as the next two
         self.receiving: dict[Request, None] = {}
         self.held: dict[Request, None] = {}
         self._plan = Schedule()
+        self._composer = BatchComposer(self.config, self.waiting, config.block_size)
         self._block_size = config.block_size
 
     @property
@@ -92,7 +93,7 @@ class Scheduler:
     def remove(self, request: Request) -> None:
         """Ends the request, whatever it does, and lets its blocks go."""
         self._leave(request)
-        self._drop_swapped(request)
+        self.swapping.drop(request)
         request.state = RequestState.FINISHED
 
     def schedule(self) -> Schedule:
@@ -103,7 +104,7 @@ class Scheduler:
                 self._grow(request)
         if not plan.preempted:
             self._admit_waiting()
-        plan.batch = Batch(tuple(self._works()))
+        plan.batch = self._composer.compose(self.running)
         return plan
 
     def update(self, batch: Batch, sampled: Mapping[str, SampledToken]) -> list[TokenOutput]:
@@ -112,39 +113,6 @@ class Scheduler:
         for work in works:
             self._advance(work.request, work.end)
         return [self._append(work.request, sampled[work.request.request_id]) for work in works if work.sample]
-
-    def _works(self) -> list[Work]:
-        """Decodes first, then prompts in order, as many and as much of each as the strategy and its knobs allow."""
-        decodes: list[Request] = []
-        prompts: list[Request] = []
-        for request in self.running:
-            num_tokens = len(request.token_ids)
-            if len(request.blocks) * self._block_size >= num_tokens:
-                (decodes if num_tokens - request.num_computed == 1 else prompts).append(request)
-        if prompts and self.strategy.prompts_alone:
-            decodes = []
-        works = [Work(request, request.num_computed, 1, sample=True) for request in decodes]
-        return works + self._chunks(prompts, self.config.max_num_batched_tokens - len(works))
-
-    def _chunks(self, prompts: list[Request], budget: int) -> list[Work]:
-        chunks: list[Work] = []
-        num_partial = num_long_partial = 0
-        for request in sorted(prompts, key=self.waiting.key):
-            rest = request.num_uncomputed
-            size = min(rest, budget, rest if self.strategy.whole_prompts else self.config.prefill_chunk_size)
-            if size == 0 or (size < rest and self.strategy.whole_prompts):
-                break
-            if size < rest:
-                is_long = self.waiting.is_long(request)
-                if num_partial == self.config.max_num_partial_prefills or (
-                    is_long and num_long_partial == self.config.max_long_partial_prefills
-                ):
-                    continue
-                num_partial += 1
-                num_long_partial += is_long
-            chunks.append(Work(request, request.num_computed, size, sample=size == rest))
-            budget -= size
-        return chunks
 
     def _admit_waiting(self) -> None:
         """Admits in order, up to the first that finds no room."""
@@ -188,7 +156,9 @@ class Scheduler:
         request.num_computed = max(request.num_computed, len(hits) * self._block_size)
         if request.num_preemptions == 0:
             request.num_cached = request.num_computed
-        self._swap_in(request, len(hits))
+        if request.swapped:
+            self._plan.swaps += self.swapping.bring_back(request, len(hits))
+            self._publish(request, len(hits))
         if request.kind is RequestKind.RECEIVE:
             request.state = RequestState.RECEIVING
             self.receiving[request] = None
@@ -261,7 +231,7 @@ class Scheduler:
             victim.token_ids.pop()  # sampled again when the prompt is computed again
             victim.held_token = None
             del victim.block_hashes[victim.num_tokens // self._block_size :]
-        self._swap_out(victim)
+        self._plan.swaps += self.swapping.take_out(victim)
         self._leave(victim)
         if not victim.swapped:
             victim.num_computed = 0
@@ -269,31 +239,6 @@ class Scheduler:
         self.add(victim)
         self._plan.preempted.append(Preemption(victim, bool(victim.swapped)))
         return True
-
-    def _swap_out(self, victim: Request) -> None:
-        """Unless it is to be computed again: then nothing is kept of it."""
-        n = self._num_blocks(victim.num_computed)
-        if victim.kind is not RequestKind.GENERATE or n == 0 or self.config.preemption == "recompute":
-            return
-        if self.config.preemption == "auto" and not self.costs.swap_is_cheaper(n, victim.num_computed):
-            return
-        host_blocks = self.swap_space.allocate(n)
-        if host_blocks is not None:
-            victim.swapped = host_blocks
-            self._plan.swaps.append(Swap(Direction.OUT, tuple(victim.blocks[:n]), tuple(host_blocks)))
-
-    def _swap_in(self, request: Request, num_hits: int) -> None:
-        """What the prefix cache still has is not copied; what is copied is found there again."""
-        n = len(request.swapped)
-        if n > num_hits:
-            blocks, host_blocks = request.blocks[num_hits:n], request.swapped[num_hits:]
-            self._plan.swaps.append(Swap(Direction.IN, tuple(blocks), tuple(host_blocks)))
-            self._publish(request, num_hits)
-        self._drop_swapped(request)
-
-    def _drop_swapped(self, request: Request) -> None:
-        self.swap_space.release(request.swapped)
-        request.swapped = []
 
     def _leave(self, request: Request) -> None:
         match request.state:

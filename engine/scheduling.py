@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+PreemptionMode = Literal["auto", "swap", "recompute"]
 StrategyName = Literal["static", "prefill_first", "mixed", "chunked", "decode_first"]
 
 
@@ -53,7 +54,7 @@ class SchedulingConfig(BaseModel):
     max_long_partial_prefills: int = Field(1, ge=1)  # of them, long ones; no more long ones run
     long_prefill_token_threshold: int = Field(2048, ge=1)  # tokens; a longer prompt is long
     priority_ageing_s: float = Field(2.0, gt=0)  # waiting so long makes up for one level of priority
-    preemption: Literal["auto", "swap", "recompute"] = "auto"  # auto: the cheaper one, as measured
+    preemption: PreemptionMode = "auto"  # auto: the cheaper one, as measured
     num_swap_blocks: int = Field(512, ge=0)  # in host memory; when they are taken, preempted requests are recomputed
     decode_headroom_blocks: int = Field(1, ge=0)  # free blocks asked for beyond a prompt's own before it is admitted
     max_receiving_share: float = Field(0.8, gt=0, le=1)  # of all blocks, at most this share waits for transfers

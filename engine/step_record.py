@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.block_pool import BlockCounts
 from engine.engine import EngineLoad, StepResult
-from engine.swap_space import Direction
+from engine.swapping import Direction
 
 
 @dataclass(frozen=True, slots=True)

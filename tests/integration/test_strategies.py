@@ -78,7 +78,7 @@ def test_text_is_the_same_after_preemption(preemption: str, roomy: Engine, texts
     hold_back(engine, TIGHT)
     requests = make_requests()
     assert run(engine, requests) == texts
-    assert engine.scheduler.swap_space.num_free == engine.scheduler.swap_space.num_blocks
+    assert engine.scheduler.swapping.space.num_free == engine.scheduler.swapping.space.num_blocks
     assert sum(request.num_preemptions for request in requests) > 0
     assert max(request.num_preemptions for request in requests) < 10
 

@@ -71,7 +71,7 @@ def test_every_request_ends_with_its_own_text(
     run.check_texts()
     counts = engine.pool.counts()
     assert counts.free + counts.cached == engine.pool.num_blocks
-    assert engine.scheduler.swap_space.num_free == engine.scheduler.swap_space.num_blocks
+    assert engine.scheduler.swapping.space.num_free == engine.scheduler.swapping.space.num_blocks
 
 
 class Run:
@@ -100,12 +100,12 @@ class Run:
         assert result.num_tokens <= self.budget
         assert len(result.works) <= self.engine.config.scheduling.max_num_seqs
         self.engine.check_integrity()
-        for request in result.reserved:
-            self._receive(request)
+        for reserved in result.reserved:
+            self._receive(reserved)
         for output in result.tokens:
-            request = self.engine.requests.get(output.request_id)
-            if request is not None and request.kind is RequestKind.PREFILL:
-                self.engine.abort(request.request_id)  # its reader has it
+            held = self.engine.requests.get(output.request_id)
+            if held is not None and held.kind is RequestKind.PREFILL:
+                self.engine.abort(held.request_id)  # its reader has it
         self.engine.check_integrity()
 
     def _arrive(self, number: int, arrival: Arrival) -> None:

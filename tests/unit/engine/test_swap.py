@@ -9,7 +9,8 @@ from engine.engine import Engine
 from engine.fake_runner import FakeRunner
 from engine.request import Request, RequestKind
 from engine.sampled_token import SampledToken
-from engine.swap_space import Direction, PreemptionCosts, SwapSpace
+from engine.swap_space import SwapSpace
+from engine.swapping import Direction, PreemptionCosts
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
 
 SMALL = {"num_blocks": 12, "decode_headroom_blocks": 0, "enable_prefix_caching": False}
@@ -38,14 +39,14 @@ def test_swapped_requests_go_on_where_they_were(new_request: RequestFactory) -> 
     assert tokens == {r.request_id: FakeRunner.expected([n] * 8, 20) for n, r in enumerate(requests)}
     assert computed == 4 * (8 + 19)  # nothing was computed twice
     assert swapped_blocks[Direction.OUT] == swapped_blocks[Direction.IN] > 0
-    assert engine.scheduler.swap_space.num_free == engine.scheduler.swap_space.num_blocks
+    assert engine.scheduler.swapping.space.num_free == engine.scheduler.swapping.space.num_blocks
 
 
 def test_a_swap_reuses_what_the_prefix_cache_still_has(new_request: RequestFactory) -> None:
     engine = make_engine(preemption="swap", **(SMALL | {"enable_prefix_caching": True}))
     requests = crowd(new_request, engine)
     assert run_to_end(engine) == {r.request_id: FakeRunner.expected([n] * 8, 20) for n, r in enumerate(requests)}
-    assert engine.scheduler.swap_space.num_free == engine.scheduler.swap_space.num_blocks
+    assert engine.scheduler.swapping.space.num_free == engine.scheduler.swapping.space.num_blocks
 
 
 def test_without_host_memory_requests_are_computed_again(new_request: RequestFactory) -> None:
@@ -70,7 +71,7 @@ def test_an_aborted_request_gives_its_host_memory_back(new_request: RequestFacto
     assert victim.swapped
     engine.abort(victim.request_id)
     engine.check_integrity()
-    assert engine.scheduler.swap_space.num_free == engine.scheduler.swap_space.num_blocks
+    assert engine.scheduler.swapping.space.num_free == engine.scheduler.swapping.space.num_blocks
     assert victim.request_id not in run_to_end(engine)
 
 
