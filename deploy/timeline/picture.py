@@ -54,8 +54,8 @@ class Panel:
     timeline: Timeline
 
 
-def draw(panels: Sequence[Panel], file: Path) -> None:
-    """Writes an SVG or a PNG, as the name ends. Raises CommandError."""
+def draw(panels: Sequence[Panel], file: Path, width: float | None = None) -> None:
+    """Writes an SVG or a PNG, as the name ends. `width`: how far the axis goes. Raises CommandError."""
     if file.suffix not in (".svg", ".png"):
         raise CommandError(f"{file} is neither .svg nor .png")
     import matplotlib as mpl
@@ -73,7 +73,7 @@ def draw(panels: Sequence[Panel], file: Path) -> None:
             height_ratios=heights,
             layout="constrained",
         )
-        width = max(row.end for panel in panels for row in panel.timeline.rows)
+        width = width or max(panel.timeline.width for panel in panels)
         for axes, panel in zip(grid[:, 0], panels, strict=True):
             _draw_panel(axes, panel, width)
         _draw_legend(figure, panels)
@@ -123,16 +123,26 @@ def _draw_bars(axes: Axes, y: int, bars: Sequence[Bar], smallest: float, split: 
         top, room = _room(role, split)
         apart = len(mine) <= MOST_APART
         spans = [(bar.start, bar.end) for bar in mine] if apart else _merged(mine, smallest)
-        xranges = [(start, max(end - start, smallest)) for start, end in spans]
-        y_range = (y + top + room * (1 - look.height) / 2, room * look.height)
-        axes.broken_barh(
-            xranges,
-            y_range,
-            facecolor=look.color,
-            edgecolor=look.edge,
-            linewidth=0.5 if apart else 0.0,
-            hatch=look.hatch or None,
-        )
+        upper = y + top + room * (1 - look.height) / 2
+        boxes = [(start, upper, max(end, start + smallest), upper + room * look.height) for start, end in spans]
+        _fill(axes, boxes, look, linewidth=0.5 if apart else 0.0)
+
+
+def _fill(axes: Axes, boxes: Sequence[tuple[float, float, float, float]], look: Look, linewidth: float) -> None:
+    """All as one path, which takes a third of the room in a file."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
+
+    corners = [
+        corner
+        for left, upper, right, lower in boxes
+        for corner in ((left, upper), (right, upper), (right, lower), (left, lower), (left, upper))
+    ]
+    codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY] * len(boxes)
+    hatch = look.hatch or None
+    axes.add_patch(
+        PathPatch(Outline(corners, codes), facecolor=look.color, edgecolor=look.edge, linewidth=linewidth, hatch=hatch)
+    )
 
 
 def _draw_marks(axes: Axes, y: int, row: Row, split: bool) -> None:

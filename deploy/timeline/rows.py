@@ -76,6 +76,10 @@ class Timeline:
     num_left_out: int  # rows beyond MOST_ROWS
     unit: Literal["seconds", "steps"]
 
+    @property
+    def width(self) -> float:
+        return max(row.end for row in self.rows)
+
 
 def read_events(file: Path) -> list[dict[str, Any]]:
     """Raises TraceError."""
