@@ -1,7 +1,7 @@
 """One choice of an OpenAI answer, whole or as the choices of a stream's chunks: its text, logprobs and end.
 
-An entry of the logprobs goes out with the first text at or after its token, and the last ones with the end: none is
-lost where a token has no text (yet).
+An entry of the logprobs goes out with the text that its token begins in, which may have been held back; entries of
+tokens without a text that is sent go out at the end. None is lost.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Choice:
         self._to_logprobs = LOGPROBS[kind] if has_logprobs else None
         self._texts = [echoed]
         self._told: list[TokenLogprobs] = []
+        self._num_sent = 0  # characters
         self._is_open = False
 
     def add(self, event: TokenEvent) -> None:
@@ -73,12 +74,18 @@ class Choice:
         return [self._object({"delta": {"content": text}} if self._kind == "chat" else {"text": text}, None)]
 
     def _take_text(self) -> str:
-        texts, self._texts = self._texts, []
-        return "".join(texts)
+        text, self._texts = "".join(self._texts), []
+        self._num_sent += len(text)
+        return text
 
     def _object(self, content: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-        logprobs = None
-        if self._to_logprobs is not None and self._told:
-            told, self._told = self._told, []
-            logprobs = self._to_logprobs(told, self._tokenizer)
+        told = self._take_told(is_last=finish_reason is not None)
+        logprobs = self._to_logprobs(told, self._tokenizer) if self._to_logprobs is not None and told else None
         return {"index": self._index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def _take_told(self, *, is_last: bool) -> list[TokenLogprobs]:
+        ready = len(self._told)
+        if not is_last:
+            ready = sum(entry.text_offset < self._num_sent for entry in self._told)  # offsets never fall
+        told, self._told = self._told[:ready], self._told[ready:]
+        return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -47,3 +48,19 @@ async def test_more_tokens_than_the_limit_are_refused_until_some_are_read() -> N
         buffer.push(token(2, 2))
     await anext(buffer)
     buffer.push(token(2, 2))
+
+
+async def test_events_of_several_choices_come_as_they_came_and_end_after_the_last_end() -> None:
+    buffer = EventBuffer(10, num_choices=2)
+    given = [TokenEvent(0, (7,), "b", choice=1), replace(FINISHED, choice=1), token(0), FINISHED]
+    for event in given:
+        buffer.push(event)
+    assert [event async for event in buffer] == given
+
+
+async def test_of_several_errors_the_first_is_told() -> None:
+    buffer = EventBuffer(10, num_choices=2)
+    buffer.fail(ApiError(ErrorCode.ABORTED, "first"))
+    buffer.fail(ApiError(ErrorCode.ABORTED, "second"))
+    with pytest.raises(ApiError, match="first"):
+        await anext(buffer)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from proxy.errors import ApiError
-from proxy.sampling import Sampling, check, resolve
+from proxy.sampling import Sampling, check, for_choice, resolve
 from rpc import worker_pb2
 
 EOS = frozenset([256])
@@ -54,3 +56,86 @@ def test_a_limit_beyond_the_context_is_refused_with_both_numbers() -> None:
     assert told(max_tokens=100).max_tokens == 100
     with pytest.raises(ApiError, match=r"max_tokens: 101 do not fit.* 100 more"):
         told(max_tokens=101)
+
+
+def test_every_value_reaches_the_worker_under_its_own_name() -> None:
+    params = told(
+        min_p=0.25,
+        presence_penalty=-1.5,
+        frequency_penalty=0.5,
+        repetition_penalty=1.25,
+        logit_bias=((5, -100.0), (6, 2.5)),
+        min_tokens=3,
+        num_logprobs=0,
+        max_tokens=9,
+    )
+    assert (params.min_p, params.presence_penalty, params.frequency_penalty) == (0.25, -1.5, 0.5)
+    assert (params.repetition_penalty, params.min_tokens, params.max_tokens) == (1.25, 3, 9)
+    assert dict(params.logit_bias) == {5: -100.0, 6: 2.5}
+    assert params.HasField("num_logprobs")
+
+
+def test_nothing_asked_for_changes_nothing() -> None:
+    params = told()
+    assert params.repetition_penalty == 1.0  # 0 would divide by nothing
+    assert (params.min_p, params.presence_penalty, params.frequency_penalty, params.min_tokens) == (0, 0, 0, 0)
+    assert not params.logit_bias
+    assert not params.HasField("num_logprobs")
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({"min_p": -0.1}, "min_p: must be from 0 to 1, not -0.1"),
+        ({"min_p": 1.1}, "min_p: must be from 0 to 1"),
+        ({"presence_penalty": 2.1}, "presence_penalty: must be from -2 to 2"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty: must be from -2 to 2"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty: must be from 0.01 to 2, not 0"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty: must be from 0.01 to 2"),
+        ({"repetition_penalty": 2.1}, "repetition_penalty: must be from 0.01 to 2"),
+        ({"logit_bias": ((257, 1.0),)}, "logit_bias: 257 is not in the vocabulary of 257 tokens"),
+        ({"logit_bias": ((5, 100.5),)}, "logit_bias: must be from -100 to 100, not 100.5"),
+        ({"logit_bias": tuple((i % 257, 1.0) for i in range(301))}, "logit_bias: at most 300 tokens, not 301"),
+        ({"min_tokens": -1}, "min_tokens: must be at least 0"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens: 6 are more than max_tokens, 5"),
+        ({"min_tokens": 101}, "min_tokens: 101 do not fit.* 100 more"),
+        ({"num_logprobs": 21}, "logprobs: must be from 0 to 20"),
+        ({"num_logprobs": -1}, "logprobs: must be from 0 to 20"),
+        ({"n": 0}, "n: must be from 1 to 128, not 0"),
+        ({"n": 129}, "n: must be from 1 to 128, not 129"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_with_its_name_and_its_limit(given: dict[str, object], limit: str) -> None:
+    with pytest.raises(ApiError, match=limit):
+        told(**given)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]
+)
+def test_what_is_no_number_is_refused_whichever_way_it_came(name: str, value: float) -> None:
+    with pytest.raises(ApiError, match=f"{name}: must be from"):
+        told(**{name: value})
+    with pytest.raises(ApiError, match="logit_bias: must be from"):
+        told(logit_bias=((5, value),))
+
+
+def test_the_limits_themselves_are_allowed_also_as_float32() -> None:
+    told(min_p=1.0, presence_penalty=-2.0, frequency_penalty=2.0, repetition_penalty=2.0, num_logprobs=20, n=128)
+    told(repetition_penalty=0.009999999776482582, logit_bias=((0, -100.0), (256, 100.0)), min_tokens=100)
+
+
+def test_prompts_and_choices_together_have_a_limit() -> None:
+    check(Sampling(n=64), 257, num_prompts=2)
+    with pytest.raises(ApiError, match="n: 3 prompts with n = 64 are more than 128 choices"):
+        check(Sampling(n=64), 257, num_prompts=3)
+
+
+def test_each_choice_has_its_own_seed_and_the_first_has_the_requests() -> None:
+    params = told(seed=7, logit_bias=((5, 1.0),))
+    seeds = [for_choice(params, number).seed for number in range(128)]
+    assert seeds[0] == params.seed == 7
+    assert len(set(seeds)) == 128
+    assert seeds == [for_choice(told(seed=7), number).seed for number in range(128)]
+    assert dict(for_choice(params, 1).logit_bias) == {5: 1.0}

@@ -9,9 +9,9 @@ import pytest
 from proxy.stop_strings import StopStrings
 
 
-def run(stops: list[str], pieces: list[str]) -> tuple[list[str], bool]:
+def run(stops: list[str], pieces: list[str], *, included: bool = False) -> tuple[list[str], bool]:
     """What is sent for each piece, then what is sent at the end; and whether a stop string was met."""
-    matcher = StopStrings(stops)
+    matcher = StopStrings(stops, included=included)
     sent = []
     for piece in pieces:
         text, stopped = matcher.add(piece)
@@ -57,3 +57,26 @@ def test_the_cut_into_pieces_makes_no_difference() -> None:
             piece += character
         sent, stopped = run(stops, [*pieces, piece])
         assert ("".join(sent), stopped) == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "expected", "stopped"),
+    [
+        (["END"], ["aEN", "D b"], ["aEN", "D"], True),
+        (["END"], ["aEN", "d"], ["aEN", "d", ""], False),
+        (["bc", "abc"], ["xabcd"], ["xabc"], True),
+    ],
+)
+def test_an_included_match_is_sent_without_holding_anything_back(
+    stops: list[str], pieces: list[str], expected: list[str], stopped: bool
+) -> None:
+    assert run(stops, pieces, included=True) == (expected, stopped)
+
+
+def test_a_match_that_may_not_stop_is_text_and_the_next_one_stops() -> None:
+    matcher = StopStrings(["aa"])
+    assert matcher.add("xaa", may_stop=False) == ("xa", False)  # the last could begin one
+    assert matcher.add("a") == ("", True)
+    again = StopStrings(["END"])
+    assert again.add("END", may_stop=False) == ("END", False)
+    assert again.add("END") == ("", True)
