@@ -108,6 +108,16 @@ async def test_abort_ends_a_running_call(served: Cluster, inference: Any) -> Non
         ({"sampling": inference_pb2.Sampling(top_p=float("nan"))}, grpc.StatusCode.INVALID_ARGUMENT, "top_p"),
         ({"sampling": inference_pb2.Sampling(max_tokens=0)}, grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
         ({"stop": [""]}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
+        ({"n": 0}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
+        ({"n": 129}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
+        ({"sampling": inference_pb2.Sampling(logprobs=21)}, grpc.StatusCode.INVALID_ARGUMENT, "logprobs"),
+        ({"sampling": inference_pb2.Sampling(min_p=float("inf"))}, grpc.StatusCode.INVALID_ARGUMENT, "min_p"),
+        (
+            {"sampling": inference_pb2.Sampling(repetition_penalty=0)},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "repetition_penalty",
+        ),
+        ({"sampling": inference_pb2.Sampling(logit_bias={300: 1})}, grpc.StatusCode.INVALID_ARGUMENT, "logit_bias"),
         ({"request_id": "two words"}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
         ({"model": "other"}, grpc.StatusCode.NOT_FOUND, "model"),
     ],
@@ -190,3 +200,56 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
     names = {service.name for service in (await call.read()).list_services_response.service}
     assert {"pdserve.v1.Inference", "grpc.health.v1.Health"} <= names
+
+
+async def test_every_sampling_field_reaches_the_workers(served: Cluster, inference: Any) -> None:
+    sampling = inference_pb2.Sampling(
+        min_p=0.25,
+        presence_penalty=-1.5,
+        frequency_penalty=0.5,
+        repetition_penalty=1.25,
+        logit_bias={5: -100, 6: 2.5},
+        min_tokens=3,
+        logprobs=0,
+    )
+    call = inference.Generate(generate(sampling=sampling), timeout=PATIENCE_S)
+    told = (await served.decode.next_start()).request.sampling
+    assert (told.presence_penalty, told.frequency_penalty, told.repetition_penalty) == (-1.5, 0.5, 1.25)
+    assert (told.min_p, told.min_tokens, dict(told.logit_bias)) == (0.25, 3, {5: -100.0, 6: 2.5})
+    assert told.HasField("num_logprobs")
+    call.cancel()
+
+
+async def test_each_choice_has_its_tokens_its_end_and_its_usage(served: Cluster, inference: Any) -> None:
+    served.decode.answer(b"abc", size=2)
+    call = inference.Generate(generate(n=2), timeout=PATIENCE_S)
+    started, *events = [event async for event in call]
+    assert started.started.prompt_tokens == 2
+    texts = {0: "", 1: ""}
+    for event in events:
+        if event.WhichOneof("event") == "token":
+            texts[event.token.choice] += event.token.text
+    ends = [event.finished for event in events if event.WhichOneof("event") == "finished"]
+    assert texts == {0: "abc", 1: "abc"}
+    assert sorted(end.choice for end in ends) == [0, 1]
+    assert [(end.usage.prompt_tokens, end.usage.completion_tokens) for end in ends] == [(2, 3), (2, 3)]
+
+
+async def test_each_token_has_logprobs_with_exact_bytes(served: Cluster, inference: Any) -> None:
+    served.decode.answer("é".encode(), size=1)
+    call = inference.Generate(generate(sampling=inference_pb2.Sampling(logprobs=2)), timeout=PATIENCE_S)
+    tokens = [event.token for event in [event async for event in call][1:-1]]
+    assert [token.text for token in tokens] == ["", "é"]
+    (first,), (second,) = (token.logprobs for token in tokens)
+    assert first.chosen.token + second.chosen.token == "é".encode()
+    assert [(top.id, top.logprob) for top in first.top] == [(0xC3, -0.5), (0xC4, -1.0)]
+    assert first.chosen.logprob == -0.5
+
+
+async def test_a_stop_string_is_part_of_the_text_when_asked_for(served: Cluster, inference: Any) -> None:
+    served.decode.answer(b"oneENDtwo", size=2)
+    for included in (False, True):
+        call = inference.Generate(generate(stop=["END"], include_stop_str_in_output=included), timeout=PATIENCE_S)
+        events = [event async for event in call]
+        assert "".join(event.token.text for event in events) == ("oneEND" if included else "one")
+        assert events[-1].finished.usage.completion_tokens == 6
