@@ -1,14 +1,18 @@
 """Greedy text of the real model: prefill and decode apart = one worker alone = Hugging Face transformers.
 
 Where the reference's two best logits are nearer than rounding, the first difference may be there; nowhere else.
+A seeded draw, with whatever else a request asks for, is the same apart and together, alone and in a crowd.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,4 +112,92 @@ def test_apart_is_together_is_the_reference_token_for_token(cluster: Processes, 
             ("apart", "apart, crowded", "together", "together, crowded"), sum(ways, ()), strict=True
         ):
             assert same(tokens, expected, gaps), f"{name}, length {len(prompt)}: {tokens} is not {expected} ({gaps})"
+    cluster.wait_idle()
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Prague"]}, "people": {"type": "integer", "maximum": 99}},
+    "required": ["city", "people"],
+    "additionalProperties": False,
+}
+ASKED: list[dict[str, Any]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "min_p": 0.02},
+    {"temperature": 1.0, "frequency_penalty": 0.8, "presence_penalty": 0.3, "repetition_penalty": 1.2},
+    {"temperature": 1.0, "min_tokens": 6, "logit_bias": {"2": 8.0, "216": -100.0}},
+    {"temperature": 1.0, "regex": "[A-Z][a-z]{2,9}( [a-z]{2,9}){2}[.]"},
+    {"temperature": 1.0, "response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": SCHEMA}}},
+]
+
+
+NUM_SEEDED = 18  # prompts, three for each way of asking
+SEEDS = [
+    2,
+    1,
+    13,
+    2,
+    2,
+    1,
+    3,
+    2,
+    15,
+    2,
+    2,
+    1,
+    10,
+    1,
+    12,
+    8,
+    1,
+    1,
+]  # of draws that no noise of 5e-4 in the logits changes
+
+
+def opening(n: int) -> str:
+    return "The river was calm that morning, and so were we. " * (n // 6) + f"Chapter {n + 1}: on page {n * n},"
+
+
+def ask(cluster: Processes, n: int, path: str, **fields: Any) -> dict[str, Any]:
+    response = cluster.complete(opening(n), 16, logprobs=5, **ASKED[n % len(ASKED)], **fields)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-path"] == path
+    choice: dict[str, Any] = response.json()["choices"][0]
+    return choice
+
+
+def ask_all(cluster: Processes, path: str) -> list[dict[str, Any]]:
+    """Every prompt with its seed, among as many without one as make 32, all at once."""
+    with ThreadPoolExecutor(32) as pool:
+        for n in range(NUM_SEEDED, 32):
+            pool.submit(ask, cluster, n, path)
+        return list(pool.map(lambda n: ask(cluster, n, path, seed=SEEDS[n]), range(NUM_SEEDED)))
+
+
+def assert_same_choice(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours["text"] == theirs["text"]
+    assert ours["finish_reason"] == theirs["finish_reason"]
+    assert ours["logprobs"]["tokens"] == theirs["logprobs"]["tokens"]
+    assert ours["logprobs"]["token_logprobs"] == pytest.approx(theirs["logprobs"]["token_logprobs"], abs=0.01)
+    for one, other in zip(ours["logprobs"]["top_logprobs"], theirs["logprobs"]["top_logprobs"], strict=True):
+        assert sorted(one.values()) == pytest.approx(sorted(other.values()), abs=0.01)
+
+
+def test_seeded_text_and_its_logprobs_are_the_same_apart_together_alone_and_in_a_crowd(cluster: Processes) -> None:
+    cluster.controller.set_members([cluster.worker("decode-0").member()])
+    wait_until(lambda: cluster.generate([1, 2], 1)[1].path == "local", 10)
+    together = ask_all(cluster, "local")
+
+    cluster.publish()
+    wait_until(lambda: cluster.generate([1, 2], 1)[1].path == "p2p", 10)
+    apart = ask_all(cluster, "p2p")
+    alone = [ask(cluster, n, "p2p", seed=SEEDS[n]) for n in range(len(ASKED))]
+
+    for ours, theirs in [*zip(apart, together, strict=True), *zip(alone, apart[: len(ASKED)], strict=True)]:
+        assert_same_choice(ours, theirs)
+    for n, choice in enumerate(apart):
+        if "regex" in ASKED[n % len(ASKED)]:
+            assert re.fullmatch("[A-Z][a-z]{2,9}( [a-z]{2,9}){2}[.]", choice["text"]), choice
+        if "response_format" in ASKED[n % len(ASKED)]:
+            assert json.loads(choice["text"])["city"] in ("Paris", "Prague")
     cluster.wait_idle()
