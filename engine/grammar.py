@@ -1,7 +1,8 @@
 """Structured output: which tokens a request's grammar allows next, by llguidance.
 
 A grammar is compiled once, before its request is queued; a request's `GrammarMatcher` is derived from the compiled
-grammar and the tokens generated so far, so that it can be made anew wherever the request goes on.
+grammar and the tokens generated so far, so that it can be made anew wherever the request goes on. llguidance itself is
+imported with the first grammar.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from engine.errors import RequestInvalid
 from engine.request import Request
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 MAX_RECENT = 32  # compiled grammars that are kept for the next request with the same one
 MAX_LEXER_STATES = 50_000  # of one request; 1 to 2 kB each
@@ -102,6 +106,8 @@ class Grammars:
         self._compile(grammar)
 
     def _compile(self, grammar: str) -> LLMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
         with self._recent_lock:
             compiled = self._recent.pop(grammar, None)
         if compiled is None:
@@ -117,6 +123,8 @@ class Grammars:
         return compiled
 
     def _load_tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
         with self._loading:
             if self._tokenizer is None:
                 if self._folder is None:
