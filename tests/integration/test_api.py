@@ -116,6 +116,34 @@ def test_bad_input_is_refused_by_name_and_the_next_request_works(
     check_canary(fake_cluster)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"headers": {}, "fields": {"priority": -10}},
+        {"headers": {"x-priority": "batch"}, "fields": {"priority": 10}},
+        {"headers": {"x-tenant": "acme"}, "fields": {}},
+        {"headers": {}, "fields": {"cache_salt": "s"}},
+        {"headers": {"x-tenant": "acme"}, "fields": {"cache_salt": "s"}},
+    ],
+)
+def test_a_prompt_is_cached_for_its_own_tenant_and_salt_only(
+    fake_cluster: Processes, words: dict[str, dict[str, Any]]
+) -> None:
+    prompt = "0123456789abcdef" * 4 + "."
+
+    def num_cached(headers: dict[str, str], fields: dict[str, Any]) -> int:
+        body = {"model": "test", "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields}
+        response = httpx.post(f"{fake_cluster.http}/v1/completions", json=body, headers=headers, timeout=30)
+        assert response.json()["choices"][0]["text"] == expected_text(prompt, 8)
+        return int(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    num_cached({}, {})
+    assert num_cached({}, {}) == 64
+    has_another_salt = "x-tenant" in words["headers"] or "cache_salt" in words["fields"]
+    assert num_cached(**words) == (0 if has_another_salt else 64)
+    assert num_cached(**words) == 64
+
+
 def test_streamed_and_whole_answers_are_the_same(fake_cluster: Processes) -> None:
     body = {"model": "test", "prompt": "stream me", "max_tokens": 12, "temperature": 0, "stream": True}
     pieces = []
