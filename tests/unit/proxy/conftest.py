@@ -14,12 +14,15 @@ import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from proxy import prompt as prompts
+from proxy import sampling as samplings
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.event_buffer import FinishedEvent
 from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.lifecycle import Lifecycle
 from proxy.model import ServedModel
+from proxy.openai_api import ChatBody, CompletionBody, parse
 from proxy.priority import NORMAL, Priority
 from proxy.prompt import Prompt, TextPrompt
 from proxy.sampling import Sampling
@@ -240,3 +243,13 @@ def strict_json(text: str | bytes) -> Any:
         raise AssertionError(f"{name} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
+
+
+def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: ServedModel) -> None:
+    """All that is checked before anything runs."""
+    parsed = parse(raw, kind)
+    request = GenerationRequest(parsed.model, "id", parsed.to_prompts(), parsed.sampling())
+    request.check(model.vocab_size, model.max_model_len)
+    for ids in prompts.all_to_ids(request.prompts, model):
+        room = prompts.check_room(len(ids), model.max_model_len)
+        samplings.resolve(request.sampling, model.eos_token_ids, room)

@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from proxy import prompt as prompts
 from proxy.errors import ApiError, ErrorCode
-from proxy.generation_request import Admission, GenerationRequest
 from proxy.model import ServedModel
 from proxy.openai_api import ChatBody, CompletionBody, parse
 from proxy.prompt import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from proxy.sampling import Sampling
+from tests.unit.proxy.conftest import admit
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -23,15 +22,6 @@ def body(**fields: object) -> bytes:
 
 def chat(**fields: object) -> bytes:
     return json.dumps({"messages": HI, **fields}).encode()
-
-
-def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: ServedModel) -> None:
-    """All that is checked before anything runs."""
-    parsed = parse(raw, kind)
-    request = GenerationRequest(parsed.model, "id", parsed.to_prompts(), parsed.sampling())
-    request.check(model.vocab_size, model.max_model_len)
-    ids = prompts.all_to_ids(request.prompts, model)
-    request.choices(ids, model, model.max_model_len, Admission(at=0.0, longest_s=1.0))
 
 
 def test_every_supported_field_is_read() -> None:
@@ -84,6 +74,7 @@ def test_fields_that_ask_for_nothing_are_accepted() -> None:
         "logit_bias": {},
         "tools": [],
         "tool_choice": "auto",
+        "regex": "",
         "response_format": {"type": "text"},
         "service_tier": "auto",
         "min_p": 0,
@@ -110,7 +101,6 @@ def test_fields_that_ask_for_nothing_are_accepted() -> None:
         ("prompt_logprobs", 1),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
         ("suffix", "end"),
         ("no_such_field", 1),
         ("no_such_field", None),
