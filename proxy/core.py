@@ -10,6 +10,7 @@ import secrets
 
 from proxy.config import ProxyConfig
 from proxy.dispatcher import Dispatcher
+from proxy.grammar_compiler import GrammarCompiler
 from proxy.membership import MembershipWatch
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
@@ -32,7 +33,8 @@ class Core:
         self.ready_changed = asyncio.Event()
         self._config = config
         self._dispatcher = Dispatcher(self.pool, config, self.metrics)
-        self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics)
+        self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
+        self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics, self._grammars)
         self._watch = MembershipWatch(controller, incarnation, lambda members: self.pool.update(members.members))
         self._watching: asyncio.Task[None] | None = None
 
@@ -51,6 +53,7 @@ class Core:
             await asyncio.gather(self._watching, return_exceptions=True)
         await self.pool.close()
         self.service.close()
+        await self._grammars.close()
 
     def _on_workers(self) -> None:
         self._dispatcher.pump()

@@ -49,13 +49,21 @@ class GenerationRequest:
             prompts.check(prompt, vocab_size, max_model_len)
 
     def choices(
-        self, prompt_ids: Sequence[Sequence[int]], model: ServedModel, max_model_len: int, admission: Admission
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        model: ServedModel,
+        max_model_len: int,
+        admission: Admission,
+        grammar: str = "",
     ) -> list[tuple[Job, TextOutput]]:
-        """Those of the first prompt, then of the next. Raises ApiError when the context is too short for one."""
+        """Those of the first prompt, then of the next. Raises ApiError when the context is too short for one.
+
+        `grammar`: the structured output, compiled.
+        """
         found: list[tuple[Job, TextOutput]] = []
         for ids in prompt_ids:
             room = prompts.check_room(len(ids), max_model_len)
-            params = samplings.resolve(self.sampling, model.eos_token_ids, room)
+            params = samplings.resolve(self.sampling, model.eos_token_ids, room, grammar)
             for number in range(self.sampling.n):
                 job = self._job(ids, samplings.for_choice(params, number), admission)
                 job = replace(job, choice=len(found), is_first_of_prompt=number == 0)

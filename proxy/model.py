@@ -20,6 +20,7 @@ class ServedModel:
     vocab_size: int
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer
+    tokenizer_file: Path
     created: int  # Unix seconds
 
     @classmethod
@@ -36,6 +37,7 @@ class ServedModel:
             vocab_size=int(config.get("vocab_size", tokenizer.num_tokens)),
             eos_token_ids=_eos_token_ids(folder, config, tokenizer),
             tokenizer=tokenizer,
+            tokenizer_file=folder / "tokenizer.json",
             created=int(time.time()),
         )
 

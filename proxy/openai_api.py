@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import MAX_LOGPROBS, Sampling
+from proxy.structured_output import STRUCTURED_OUTPUT_FIELDS, StructuredOutput, from_fields
 from proxy.unsupported import refuse_fields, shortened
 
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -80,6 +81,13 @@ class GenerationBody(BaseModel):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    response_format: Any = None
+    regex: Any = None
+    grammar: Any = None
+    structured_outputs: Any = None  # vLLM's name for all of these, and its older ones
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_grammar: Any = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int | None = None
@@ -127,7 +135,11 @@ class GenerationBody(BaseModel):
             min_tokens=self.min_tokens or 0,
             num_logprobs=self.num_logprobs,
             n=1 if self.n is None else self.n,
+            structured_output=self.structured_output(),
         )
+
+    def structured_output(self) -> StructuredOutput | None:
+        return from_fields({name: getattr(self, name) for name in STRUCTURED_OUTPUT_FIELDS})
 
 
 class CompletionBody(GenerationBody):

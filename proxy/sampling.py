@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 
 from proxy.errors import invalid
+from proxy.structured_output import StructuredOutput
 from rpc import worker_pb2
 
 MAX_TEMPERATURE = 2.0
@@ -49,6 +50,7 @@ class Sampling:
     min_tokens: int = 0
     num_logprobs: int | None = None  # likeliest tokens told with each one; None: nothing is told
     n: int = 1  # choices of each prompt
+    structured_output: StructuredOutput | None = None
 
 
 def check(sampling: Sampling, vocab_size: int, num_prompts: int = 1) -> None:
@@ -60,6 +62,7 @@ def check(sampling: Sampling, vocab_size: int, num_prompts: int = 1) -> None:
         raise invalid("min_tokens", f"must be at least 0, not {sampling.min_tokens}")
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise invalid("min_tokens", f"{sampling.min_tokens} are more than max_tokens, {sampling.max_tokens}")
+    _check_structured_output(sampling)
     _check_choice_of_token(sampling)
     _check_penalties(sampling)
     _check_logit_bias(sampling, vocab_size)
@@ -68,10 +71,13 @@ def check(sampling: Sampling, vocab_size: int, num_prompts: int = 1) -> None:
         raise invalid("logprobs", f"must be from 0 to {MAX_LOGPROBS} likeliest tokens, not {sampling.num_logprobs}")
 
 
-def resolve(sampling: Sampling, eos_token_ids: frozenset[int], room: int) -> worker_pb2.SamplingParams:
+def resolve(
+    sampling: Sampling, eos_token_ids: frozenset[int], room: int, grammar: str = ""
+) -> worker_pb2.SamplingParams:
     """What a worker is told. A missing seed is drawn here, once, so that every attempt has the same.
 
-    `room`: tokens that the context still holds after the prompt. Raises ApiError when more than that are asked for.
+    `room`: tokens that the context still holds after the prompt. `grammar`: the structured output, compiled. Raises
+    ApiError when more tokens are asked for than there is room.
     """
     for name, value in (("max_tokens", sampling.max_tokens or 0), ("min_tokens", sampling.min_tokens)):
         if value > room:
@@ -100,6 +106,7 @@ def resolve(sampling: Sampling, eos_token_ids: frozenset[int], room: int) -> wor
         logit_bias=dict(sampling.logit_bias),
         min_tokens=sampling.min_tokens,
         num_logprobs=sampling.num_logprobs,
+        grammar=grammar,
     )
 
 
@@ -120,6 +127,14 @@ def _check_num_choices(num_prompts: int, n: int) -> None:
     if num_prompts * n > MAX_CHOICES:
         name = "n" if n > 1 else "prompt"
         raise invalid(name, f"{num_prompts} prompts with n = {n} are more than {MAX_CHOICES} choices")
+
+
+def _check_structured_output(sampling: Sampling) -> None:
+    """A grammar ends by the end of text, where it allows it."""
+    if sampling.structured_output is not None:
+        for name, is_set in (("ignore_eos", sampling.ignore_eos), ("min_tokens", sampling.min_tokens > 0)):
+            if is_set:
+                raise invalid(name, f"not together with {sampling.structured_output.field}")
 
 
 def _check_choice_of_token(sampling: Sampling) -> None:

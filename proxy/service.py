@@ -18,6 +18,7 @@ from proxy.dispatcher import Dispatcher
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.generation import Generation
 from proxy.generation_request import Admission, GenerationRequest
+from proxy.grammar_compiler import GrammarCompiler
 from proxy.lifecycle import Lifecycle
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
@@ -43,6 +44,7 @@ class GenerationService:
         pool: WorkerPool,
         dispatcher: Dispatcher,
         metrics: ProxyMetrics,
+        grammars: GrammarCompiler,
     ) -> None:
         self.model = model
         self.metrics = metrics
@@ -50,6 +52,7 @@ class GenerationService:
         self._config = config
         self._pool = pool
         self._dispatcher = dispatcher
+        self._grammars = grammars
         self.courses = CourseLog(config.trace_requests)
         self._running: dict[str, Generation | None] = {}  # None: still being admitted
         self._tokenizing = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
@@ -136,8 +139,10 @@ class GenerationService:
             self._reserve(request.num_choices, batch=request.priority.is_batch)
             try:
                 prompt_ids = await self._tokenize(request.prompts)
+                output = request.sampling.structured_output
+                grammar = await self._grammars.compile(output) if output else ""
                 self._check_open()
-                choices = request.choices(prompt_ids, self.model, self.max_model_len, admission)
+                choices = request.choices(prompt_ids, self.model, self.max_model_len, admission, grammar)
                 generation = Generation(choices, self._config, self._dispatcher, self.metrics, self._on_end)
             except BaseException:
                 self._cancel_places(request.num_choices)

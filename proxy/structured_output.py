@@ -18,6 +18,10 @@ MAX_BYTES = 64 << 10  # of a schema, a regex or a grammar
 ANY_OBJECT = '{"type":"object"}'
 # One blank at most, and only where people write it: a small model could go on with blanks for ever.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+STRUCTURED_OUTPUT_FIELDS = (
+    *("response_format", "regex", "grammar"),
+    *("structured_outputs", "guided_json", "guided_regex", "guided_grammar"),
+)
 RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 ALIASES = {"guided_json": "json", "guided_regex": "regex", "guided_grammar": "grammar"}  # vLLM's older names
 
