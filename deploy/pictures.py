@@ -34,10 +34,14 @@ from rpc import observe_pb2, worker_pb2
 
 MODEL = "smollm2-135m-instruct"
 EXAMPLES = Path(__file__).parent / "examples"
-VOCABULARY = (1000, 40_000)  # ids that a random prompt is made of
+VOCABULARY = range(97, 123)  # ids that a prompt is made of
 BATCH_SIZE = 3
 BATCH_LENGTHS = (5, 8, 3, 6, 4)  # tokens that each request generates
 BATCH_PROMPT_TOKENS = 32
+BATCHING: dict[StrategyName, str] = {
+    "static": "static: the next batch begins when the slowest of this one has ended",
+    "chunked": "continuous: a place is taken in the very next step after it came free",
+}
 NUM_READERS = 4
 READER_PROMPT_TOKENS = 16
 READER_TOKENS = 180
@@ -45,21 +49,21 @@ PROMPTS_AT_S = (1.0, 2.5, 4.0)  # after the readers
 PROMPT_TOKENS = 1500
 PROMPT_ANSWER_TOKENS = 12
 INTERFERENCE = {
-    "prefill-first": "prefill_first: who reads waits for each new prompt",
+    "prefill-first": "prefill_first: everybody who reads waits for each new prompt",
     "chunked": "chunked: the same arrivals, each step has decodes and a piece of a prompt",
     "disaggregated": "P + D: the same arrivals, prompts are computed on a worker of their own",
 }
 
 
-def batching(strategy: StrategyName) -> Timeline:
+def batching(model_dir: Path, strategy: StrategyName) -> Timeline:
     """Five requests that arrive together, on an engine that runs three at a time; by steps."""
     scheduling = {"strategy": strategy, "max_num_seqs": BATCH_SIZE, "max_num_batched_tokens": 512}
     config = EngineConfig.model_validate({"num_blocks": 64, "max_model_len": 256, "scheduling": scheduling})
-    engine = build_engine(resolve_model(MODEL, default_cache_dir(os.environ)), config)
+    engine = build_engine(model_dir, config)
     rng = random.Random(0)
     arrived_at = monotonic()
     for number, length in enumerate(BATCH_LENGTHS, 1):
-        prompt = [rng.randrange(*VOCABULARY) for _ in range(BATCH_PROMPT_TOKENS)]
+        prompt = rng.choices(VOCABULARY, k=BATCH_PROMPT_TOKENS)
         engine.add(
             Request(f"{number}: {length} tokens", prompt, len(prompt), SamplingParams(length), arrived_at=arrived_at)
         )
@@ -87,7 +91,7 @@ async def _arrivals(url: str, readers: Sequence[str], prompts_at_s: Sequence[flo
     async with httpx.AsyncClient(timeout=300) as client:
 
         async def ask(name: str, num_prompt: int, num_tokens: int, after_s: float = 0.0) -> Stream:
-            prompt = [rng.randrange(*VOCABULARY) for _ in range(num_prompt)]
+            prompt = rng.choices(VOCABULARY, k=num_prompt)
             body = {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
             await asyncio.sleep(after_s)
             return await complete(client, url, body, {"x-request-id": name})
@@ -107,10 +111,8 @@ def main() -> None:
     output: Path = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
-    panels = [
-        Panel("static: the next batch begins when the slowest of this one has ended", batching("static")),
-        Panel("continuous (chunked): a place is taken in the step after it came free", batching("chunked")),
-    ]
+    model_dir = resolve_model(MODEL, default_cache_dir(os.environ))
+    panels = [Panel(title, batching(model_dir, strategy)) for strategy, title in BATCHING.items()]
     draw(panels, output / "batching.svg")
     shown = {example: interference(example, console) for example in INTERFERENCE}
     width = max(each.width for each in shown.values())
