@@ -9,7 +9,7 @@ import pytest
 from proxy.errors import ApiError, ErrorCode
 from proxy.model import ServedModel
 from proxy.openai_api import ChatBody, CompletionBody, parse
-from proxy.prompt import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import Sampling
 from tests.unit.proxy.conftest import admit
 
@@ -35,26 +35,56 @@ def test_every_supported_field_is_read() -> None:
         stop="x",
         stop_token_ids=[1],
         ignore_eos=True,
+        include_stop_str_in_output=True,
+        min_p=0.25,
+        presence_penalty=-1,
+        frequency_penalty=0.5,
+        repetition_penalty=1.25,
+        logit_bias={"5": -100, "200": 1.5},
+        min_tokens=2,
+        logprobs=True,
+        top_logprobs=4,
+        n=3,
         stream=True,
         stream_options={"include_usage": True},
         user="me",
     )
     parsed = parse(raw, ChatBody)
-    expected = Sampling(5, 0.5, 0.9, 3, -1, (1,), True, ("x",))
+    expected = Sampling(
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        seed=-1,
+        stop_token_ids=(1,),
+        ignore_eos=True,
+        stop=("x",),
+        include_stop_str_in_output=True,
+        min_p=0.25,
+        presence_penalty=-1.0,
+        frequency_penalty=0.5,
+        repetition_penalty=1.25,
+        logit_bias=((5, -100.0), (200, 1.5)),
+        min_tokens=2,
+        num_logprobs=4,
+        n=3,
+    )
     assert (parsed.sampling(), parsed.streams, parsed.wants_usage) == (expected, True, True)
 
 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("hi", TextPrompt("hi")),
-        (["hi"], TextPrompt("hi")),
-        ([1, 2], TokenPrompt((1, 2))),
-        ([[1, 2]], TokenPrompt((1, 2))),
+        ("hi", [TextPrompt("hi")]),
+        (["hi"], [TextPrompt("hi")]),
+        (["hi", "ho"], [TextPrompt("hi"), TextPrompt("ho")]),
+        ([1, 2], [TokenPrompt((1, 2))]),
+        ([[1, 2]], [TokenPrompt((1, 2))]),
+        ([[1, 2], "ho"], [TokenPrompt((1, 2)), TextPrompt("ho")]),
     ],
 )
-def test_a_prompt_comes_in_four_forms(prompt: object, expected: object) -> None:
-    assert parse(body(prompt=prompt), CompletionBody).to_prompts() == (expected,)
+def test_prompts_come_as_text_or_token_ids_alone_or_in_a_list(prompt: object, expected: list[Prompt]) -> None:
+    assert parse(body(prompt=prompt), CompletionBody).to_prompts() == tuple(expected)
 
 
 def test_chat_content_may_be_text_parts_and_the_developer_is_the_system() -> None:
