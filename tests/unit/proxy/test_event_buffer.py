@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
+from proxy.event_buffer import Event, EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
 
 FINISHED = FinishedEvent("stop", Usage(1, 1, 0), Timings(0, 0, 0), Route("local", "d", None))
 
@@ -52,7 +52,7 @@ async def test_more_tokens_than_the_limit_are_refused_until_some_are_read() -> N
 
 async def test_events_of_several_choices_come_as_they_came_and_end_after_the_last_end() -> None:
     buffer = EventBuffer(10, num_choices=2)
-    given = [TokenEvent(0, (7,), "b", choice=1), replace(FINISHED, choice=1), token(0), FINISHED]
+    given: list[Event] = [TokenEvent(0, (7,), "b", choice=1), replace(FINISHED, choice=1), token(0), FINISHED]
     for event in given:
         buffer.push(event)
     assert [event async for event in buffer] == given

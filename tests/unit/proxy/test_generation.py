@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.unit.proxy.conftest import Cluster, MakeCluster
 from tests.unit.proxy.fake_worker import PATIENCE_S
 
 
-async def submit(cluster: Cluster, prompts: tuple[str, ...] = ("hi",), **sampling: object) -> Generation:
+async def submit(cluster: Cluster, prompts: tuple[str, ...] = ("hi",), **sampling: Any) -> Generation:
     return await cluster.proxy.service.submit(cluster.request(tuple(map(TextPrompt, prompts)), **sampling))
 
 
