@@ -96,7 +96,9 @@ def test_echo_with_no_tokens_is_answered_or_refused_but_kills_nothing(fake_clust
         ({"model": "test", "prompt": "a", "top_p": 1.5}, 400, "top_p"),
         ({"model": "test", "prompt": "a", "seed": "x"}, 400, "seed"),
         ({"model": "test", "prompt": "x" * 5000}, 400, "4096"),
-        ({"model": "test", "prompt": "a", "n": 3}, 400, "n"),
+        ({"model": "test", "prompt": "a", "n": 129}, 400, "n"),
+        ({"model": "test", "prompt": "a", "logit_bias": {"257": 1}}, 400, "257"),
+        ({"model": "test", "prompt": "a", "prompt_logprobs": 1}, 400, "prompt_logprobs"),
         (b'{"model": "test", "prompt": "a\\ud800b"}', 400, "JSON"),
         (b'{"model": "test", "prompt": "a", "stop": "\\udc00"}', 400, "surrogate"),
         (b'{"model": "test", "prompt": "\xff"}', 400, ""),
@@ -153,3 +155,90 @@ def test_streamed_and_whole_answers_are_the_same(fake_cluster: Processes) -> Non
             if line.startswith("data: ") and line != "data: [DONE]":
                 pieces.append(json.loads(line[6:])["choices"][0]["text"])
     assert "".join(pieces) == fake_cluster.text("stream me", 12) == expected_text("stream me", 12)
+
+
+def complete(cluster: Processes, **fields: Any) -> Any:
+    response = post(cluster, "/v1/completions", {"model": "test", "max_tokens": 8, **fields})
+    assert response.status_code == 200, response.text
+    return json.loads(response.content, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+@pytest.mark.parametrize("prompt", ["choose", ["choose", "among"]])
+def test_with_a_seed_the_first_choice_is_that_of_a_request_for_one(fake_cluster: Processes, prompt: Any) -> None:
+    one = complete(fake_cluster, prompt=prompt, temperature=1, seed=7)
+    four = complete(fake_cluster, prompt=prompt, temperature=1, seed=7, n=4)
+    texts = [choice["text"] for choice in four["choices"]]
+    assert texts[::4] == [choice["text"] for choice in one["choices"]]
+    assert len(set(texts)) == len(texts)
+    assert four["usage"]["prompt_tokens"] == one["usage"]["prompt_tokens"]
+    assert four["usage"]["completion_tokens"] == 4 * one["usage"]["completion_tokens"]
+    fake_cluster.wait_idle()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"top_k": 1},
+        {"logit_bias": {str(token_id): -100 for token_id in range(97, 110)}},
+        {"stop": "zzz", "min_tokens": 8},
+    ],
+)
+def test_every_token_has_finite_logprobs_the_first_too_whole_and_streamed(
+    fake_cluster: Processes, fields: dict[str, Any]
+) -> None:
+    asked = {"prompt": "how sure", "temperature": 0, "logprobs": 20, **fields}
+    choice = complete(fake_cluster, **asked)["choices"][0]
+    told = choice["logprobs"]
+    assert (told["tokens"], told["text_offset"]) == (list(choice["text"]), list(range(8)))
+    assert all(-9999 <= value <= 0 for value in told["token_logprobs"])
+    assert all(len(top) in (20, 21) for top in told["top_logprobs"])
+    streamed: list[float] = []
+    with httpx.stream(
+        "POST", f"{fake_cluster.http}/v1/completions", json={"max_tokens": 8, "stream": True, **asked}, timeout=30
+    ) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                logprobs = json.loads(line[6:])["choices"][0]["logprobs"]
+                streamed += logprobs["token_logprobs"] if logprobs else []
+    assert streamed == told["token_logprobs"]
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"temperature": value} for value in (0, 1e-8, 1e-4)),
+        *({"top_p": value} for value in (0, 1e-8, 1e-4)),
+        {"top_k": 1, "temperature": 2},
+        {"temperature": 0, "min_p": 1},
+        {"temperature": 0, "seed": 2**64 - 1},
+        {"temperature": 0, "stop_token_ids": list(range(256))[:97], "ignore_eos": True},
+    ],
+)
+def test_the_smallest_and_largest_values_are_answered(fake_cluster: Processes, fields: dict[str, Any]) -> None:
+    assert complete(fake_cluster, prompt="extreme", **{"seed": 1, **fields})["usage"]["completion_tokens"] == 8
+    check_canary(fake_cluster)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"repetition_penalty": 0.01},
+        {"repetition_penalty": 2, "presence_penalty": -2, "frequency_penalty": 2},
+        {"logit_bias": {str(token_id): 100 for token_id in range(257)}},
+        {"min_tokens": 8, "logit_bias": {"256": 100}},
+    ],
+)
+def test_penalties_and_biases_at_their_limits_are_answered(fake_cluster: Processes, fields: dict[str, Any]) -> None:
+    assert complete(fake_cluster, prompt="extreme", temperature=0, **fields)["usage"]["completion_tokens"] == 8
+    check_canary(fake_cluster)
+
+
+def test_a_bias_forces_a_token_and_a_stop_string_over_tokens_ends_the_text(fake_cluster: Processes) -> None:
+    forced = complete(fake_cluster, prompt="force", temperature=0, logit_bias={"33": 100}, stop="!!!")
+    assert (forced["choices"][0]["text"], forced["choices"][0]["finish_reason"]) == ("", "stop")
+    assert forced["usage"]["completion_tokens"] == 3
+    near = complete(fake_cluster, prompt="force", temperature=0, logit_bias={"33": 100}, stop="!!x", echo=True)
+    assert near["choices"][0]["text"] == "force" + 8 * "!"
+    fake_cluster.wait_idle()
