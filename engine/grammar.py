@@ -1,8 +1,7 @@
 """Structured output: which tokens a request's grammar allows next, by llguidance.
 
 A grammar is compiled once, before its request is queued; a request's `GrammarMatcher` is derived from the compiled
-grammar and the tokens generated so far, so that it can be made anew wherever the request goes on. llguidance itself is
-imported with the first grammar.
+grammar and the tokens generated so far, so that it can be made anew wherever the request goes on.
 """
 
 from __future__ import annotations
@@ -65,11 +64,14 @@ class Grammars:
     """Maintains the compiled grammars of all live requests, and a few more. Any thread may call it."""
 
     def __init__(self, folder: Path | None, eos_token_ids: Iterable[int] = ()) -> None:
-        """`folder`: the model's, whose `tokenizer.json` says what each token means; None refuses every grammar."""
-        self._folder = folder
+        """`folder`: the model's, whose `tokenizer.json` says what each token means. Without it, or without an end of
+        text, every grammar is refused."""
         self._eos_token_ids = sorted(eos_token_ids)
         self._tokenizer: LLTokenizer | None = None
-        self._loading = Lock()
+        try:  # now, since it keeps all other threads waiting
+            self._tokenizer = _load_tokenizer(folder, self._eos_token_ids)
+        except Exception as error:  # noqa: BLE001  llguidance raises what its parts do; a model may do without
+            self._refusal = f"grammar is not supported: {error}"
         self._recent: OrderedDict[str, LLMatcher] = OrderedDict()  # least recently used first
         self._recent_lock = Lock()
         self._compiled: WeakKeyDictionary[Request, LLMatcher] = WeakKeyDictionary()
@@ -89,8 +91,6 @@ class Grammars:
         """Raises RequestInvalid where the request's grammar can never be followed."""
         if not request.sampling.grammar:
             return
-        if not self._eos_token_ids:
-            raise RequestInvalid("grammar is not supported: the model's folder names no end-of-text token")
         if not request.sampling.stop_token_ids.issuperset(self._eos_token_ids):
             raise RequestInvalid("grammar needs the end of text among stop_token_ids: leave ignore_eos off")
         self._compiled[request] = self._compile(request.sampling.grammar)
@@ -106,34 +106,38 @@ class Grammars:
         self._compile(grammar)
 
     def _compile(self, grammar: str) -> LLMatcher:
-        from llguidance import LLMatcher, LLParserLimits
-
         with self._recent_lock:
-            compiled = self._recent.pop(grammar, None)
+            compiled = self._recent.get(grammar)
         if compiled is None:
-            limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-            compiled = LLMatcher(self._load_tokenizer(), grammar, log_level=0, limits=limits)
+            compiled = self._match(grammar)
             compiled.compute_bitmask()  # some faults show here only; and every copy has the first mask's work done
             if compiled.is_error():
                 raise RequestInvalid(f"grammar cannot be used: {_error_of(compiled)}")
         with self._recent_lock:
             self._recent[grammar] = compiled
+            self._recent.move_to_end(grammar)
             if len(self._recent) > MAX_RECENT:
                 self._recent.popitem(last=False)
         return compiled
 
-    def _load_tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer
+    def _match(self, grammar: str) -> LLMatcher:
+        if self._tokenizer is None:
+            raise RequestInvalid(self._refusal)
+        from llguidance import LLMatcher, LLParserLimits
 
-        with self._loading:
-            if self._tokenizer is None:
-                if self._folder is None:
-                    raise RequestInvalid("grammar is not supported: the model has no tokenizer.json")
-                try:
-                    self._tokenizer = LLTokenizer(str(self._folder / "tokenizer.json"), eos_token=self._eos_token_ids)
-                except Exception as error:
-                    raise RequestInvalid(f"grammar is not supported with this model's tokenizer: {error}") from error
-            return self._tokenizer
+        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+
+
+def _load_tokenizer(folder: Path | None, eos_token_ids: list[int]) -> LLTokenizer:
+    """Raises ValueError, or whatever llguidance does, with the reason why there is none."""
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        raise ValueError("the model has no tokenizer.json")
+    if not eos_token_ids:
+        raise ValueError("the model names no end-of-text token")
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(str(folder / "tokenizer.json"), eos_token=eos_token_ids)
 
 
 def _error_of(matcher: LLMatcher) -> str:

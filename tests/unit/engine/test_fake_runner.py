@@ -71,5 +71,5 @@ def test_a_grammar_is_followed_by_bytes_where_the_folder_has_a_tokenizer(tmp_pat
     text = bytes(output.token_id for output in told[:-1]).decode()
     assert (text[:3].isdigit(), text[3], text[4:].isalpha(), len(text)) == (True, ":", True, 6)
     assert (told[-1].token_id, told[-1].finish_reason) == (EOS_TOKEN_ID, "stop")
-    with pytest.raises(RequestInvalid, match=r"^grammar is not supported: .* no end-of-text"):
+    with pytest.raises(RequestInvalid, match=r"^grammar is not supported: .* no tokenizer\.json"):
         make_engine().add(request(replace(PLAIN, grammar=grammar)))

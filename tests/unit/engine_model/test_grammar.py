@@ -157,11 +157,16 @@ def test_nothing_is_kept_of_a_request_that_has_gone(grammars: Grammars) -> None:
 
 
 def test_a_grammar_needs_a_tokenizer_and_an_end_of_text(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(RequestInvalid, match=r"grammar is not supported: .* tokenizer.json"):
-        Grammars(None, {EOS_TOKEN_ID}).admit(request(PHONE))
-    with pytest.raises(RequestInvalid, match="grammar is not supported with this model's tokenizer"):
-        Grammars(tmp_path, {EOS_TOKEN_ID}).admit(request(PHONE))
-    with pytest.raises(RequestInvalid, match=r"grammar is not supported: .* no end-of-text"):
-        Grammars(folder).admit(request(PHONE))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("{}")
+    for grammars, reason in (
+        (Grammars(None, {EOS_TOKEN_ID}), r"the model has no tokenizer\.json"),
+        (Grammars(tmp_path, {EOS_TOKEN_ID}), r"the model has no tokenizer\.json"),
+        (Grammars(broken, {EOS_TOKEN_ID}), "."),
+        (Grammars(folder), "the model names no end-of-text token"),
+    ):
+        with pytest.raises(RequestInvalid, match=f"^grammar is not supported: {reason}"):
+            grammars.admit(request(PHONE))
     with pytest.raises(RequestInvalid, match="leave ignore_eos off"):
         Grammars(folder, {EOS_TOKEN_ID}).admit(request(PHONE, stop_token_ids=frozenset({7})))
