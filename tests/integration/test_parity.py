@@ -201,3 +201,10 @@ def test_seeded_text_and_its_logprobs_are_the_same_apart_together_alone_and_in_a
         if "response_format" in ASKED[n % len(ASKED)]:
             assert json.loads(choice["text"])["city"] in ("Paris", "Prague")
     cluster.wait_idle()
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 1e-4}, {"top_p": 0}, {"top_k": 1}, {"min_p": 1}])
+def test_what_leaves_one_token_to_choose_from_says_what_greedy_says(cluster: Processes, fields: dict[str, Any]) -> None:
+    greedy = cluster.text(opening(3))
+    answer = cluster.complete(opening(3), **{"temperature": 1, "seed": 5, **fields})
+    assert answer.json()["choices"][0]["text"] == greedy
