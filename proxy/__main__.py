@@ -45,7 +45,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         config = ProxyConfig.model_validate(given)
-        model = ServedModel.load(options["model_dir"], options["model_name"])
+        model = ServedModel.load(options["model_dir"], options["model_name"], config.tool_call_format)
     except ValidationError as error:
         for item in error.errors():
             name = ".".join(str(part) for part in item["loc"])

@@ -1,6 +1,6 @@
 """A model's chat template, rendered as Hugging Face transformers renders it.
 
-The template comes with the model and is not trusted: it runs in Jinja's sandbox and sees plain strings only.
+The template comes with the model and is not trusted: it runs in Jinja's sandbox and sees plain JSON values only.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from proxy.tool_call_format import HERMES, ToolCallFormat, detect
+from proxy.tool_prompt import with_tools_as_text
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -35,9 +39,9 @@ class GenerationTag(Extension):
 
 
 class ChatTemplate:
-    """One compiled template and the special tokens that it may name."""
+    """A compiled template, that for chats with functions where the model has one, and the tokens that they may name."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str], tool_source: str | None = None) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
         )
@@ -45,7 +49,11 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         self._template = environment.from_string(source)
+        self._tool_template = self._template if tool_source is None else environment.from_string(tool_source)
+        self._knows_tools = "tools" in meta.find_undeclared_variables(environment.parse(tool_source or source))
         self._special_tokens = dict(special_tokens)
+        # In which the model writes calls; None for a format that this server does not parse.
+        self.tool_call_format: ToolCallFormat | None = detect(tool_source or source) if self._knows_tools else HERMES
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:
@@ -54,18 +62,23 @@ class ChatTemplate:
         config = json.loads(config_file.read_text()) if config_file.is_file() else {}
         template_file = folder / "chat_template.jinja"
         source = template_file.read_text() if template_file.is_file() else config.get("chat_template")
+        tool_source = None
         if isinstance(source, list):  # several, by name
-            source = {item["name"]: item["template"] for item in source}.get("default")
+            named = {item["name"]: item["template"] for item in source}
+            source, tool_source = named.get("default"), named.get("tool_use")
         if source is None:
             return None
-        return cls(source, _special_tokens(folder, config))
+        return cls(source, _special_tokens(folder, config), tool_source)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The whole prompt, special tokens included, up to where the assistant speaks. Raises ChatTemplateError."""
+        if not self._knows_tools:
+            messages, tools = with_tools_as_text(messages, tools), ()
+        template = self._tool_template if tools else self._template
         try:
-            return self._template.render(
+            return template.render(
                 messages=[dict(message) for message in messages],
-                tools=None,
+                tools=[dict(tool) for tool in tools] or None,
                 documents=None,
                 add_generation_prompt=True,
                 **self._special_tokens,

@@ -28,6 +28,7 @@ class ProxyConfig(BaseModel):
     long_prompt_tokens: int = Field(2048, ge=1)  # a longer prompt is long
     max_long_prefills: int = Field(1, ge=1)  # long prompts that are sent to one worker and not computed yet
     routing: Literal["round_robin", "least_loaded"] = "least_loaded"
+    tool_call_format: Literal["auto", "hermes", "llama", "mistral"] = "auto"  # auto: by the model's chat template
     max_body_bytes: int = Field(8 << 20, ge=1024)
     body_timeout_s: float = Field(30.0, gt=0)  # for a client to send its whole HTTP body
     max_buffered_tokens: int = Field(8192, ge=1)  # that a slow client leaves unread, for one request

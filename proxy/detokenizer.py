@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tokenizers
@@ -56,8 +57,12 @@ class TokenBytes:
 class Detokenizer:
     """One request's text so far. A character that the prompt left unfinished is completed, not repeated."""
 
-    def __init__(self, token_bytes: TokenBytes, prompt_ids: Sequence[int]) -> None:
+    def __init__(
+        self, token_bytes: TokenBytes, prompt_ids: Sequence[int], shown: Mapping[int, bytes] = MappingProxyType({})
+    ) -> None:
+        """`shown`: what special tokens stand for that are part of the text here."""
         self._token_bytes = token_bytes
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token_id in prompt_ids[-PROMPT_TAIL:]:
             self._decoder.decode(self._token_bytes[token_id])
@@ -65,7 +70,7 @@ class Detokenizer:
 
     def add(self, token_id: int) -> str:
         """The text that became certain with this token; may be empty."""
-        return self._own(self._decoder.decode(self._token_bytes[token_id]))
+        return self._own(self._decoder.decode(self._shown.get(token_id) or self._token_bytes[token_id]))
 
     def finish(self) -> str:
         """U+FFFD for a character that stays unfinished, else nothing."""

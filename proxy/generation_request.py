@@ -37,6 +37,7 @@ class GenerationRequest:
     timeout_s: float | None = None
     priority: Priority = NORMAL
     cache_salt: str = ""
+    visible_tokens: tuple[str, ...] = ()  # special tokens that are part of the text
 
     @property
     def num_choices(self) -> int:
@@ -87,7 +88,7 @@ class GenerationRequest:
     def _output(self, ids: Sequence[int], model: ServedModel) -> TextOutput:
         includes_stop = self.sampling.include_stop_str_in_output
         return TextOutput(
-            model.tokenizer.detokenizer(ids),
+            model.tokenizer.detokenizer(ids, self.visible_tokens),
             StopStrings(self.sampling.stop, included=includes_stop),
             min_tokens=self.sampling.min_tokens,
             includes_stop=includes_stop,

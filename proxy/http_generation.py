@@ -23,7 +23,9 @@ from proxy.generation_request import GenerationRequest
 from proxy.metadata import answer_metadata
 from proxy.openai_answer import Answer, error_object, sse
 from proxy.openai_choice import Choice
+from proxy.openai_tool_calls import ToolCallChoice
 from proxy.service import GenerationService
+from proxy.tool_calling import ToolCalling
 
 UNREAD_BODY = (ErrorCode.TOO_LARGE, ErrorCode.TOO_SLOW)  # the rest of it is not waited for
 STREAM_HEADERS = {
@@ -37,7 +39,14 @@ class HttpGeneration(Response):
     """Submits the request when it is sent, and answers."""
 
     def __init__(
-        self, service: GenerationService, request: GenerationRequest, answer: Answer, *, streams: bool, echoes: bool
+        self,
+        service: GenerationService,
+        request: GenerationRequest,
+        answer: Answer,
+        *,
+        streams: bool,
+        echoes: bool,
+        tool_calling: ToolCalling | None = None,
     ) -> None:
         """`echoes`: each choice's text starts with its prompt's."""
         super().__init__()
@@ -46,6 +55,7 @@ class HttpGeneration(Response):
         self._answer = replace(answer, created=int(time.time()))
         self._streams = streams
         self._echoes = echoes
+        self._tool_calling = tool_calling
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -93,6 +103,12 @@ class HttpGeneration(Response):
 
     def _choices(self, generation: Generation) -> list[Choice]:
         model, sampling = self._service.model, self._request.sampling
+        has_logprobs = sampling.num_logprobs is not None
+        if self._tool_calling is not None:
+            return [
+                ToolCallChoice(index, model.tokenizer, self._tool_calling.parser(), has_logprobs=has_logprobs)
+                for index in range(len(generation.choices))
+            ]
         texts = [""] * len(self._request.prompts)
         if self._echoes:
             ids = [choice.job.prompt_ids for choice in generation.choices[:: sampling.n]]
@@ -102,7 +118,7 @@ class HttpGeneration(Response):
                 self._answer.kind,
                 index,
                 model.tokenizer,
-                has_logprobs=sampling.num_logprobs is not None,
+                has_logprobs=has_logprobs,
                 echoed=texts[index // sampling.n],
             )
             for index in range(len(generation.choices))

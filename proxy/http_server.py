@@ -24,6 +24,7 @@ from proxy.openai_answer import Answer
 from proxy.openai_api import ChatBody, CompletionBody, parse
 from proxy.priority import NORMAL
 from proxy.service import GenerationService
+from proxy.tool_calling import ToolCalling
 from proxy.worker_pool import WorkerPool
 from rpc import worker_pb2
 
@@ -106,14 +107,9 @@ class HttpFront:
             refuse_headers(request.headers)
             priority = read_priority(request.headers)
             body = parse(await self._read(request), kind)
-            generation = GenerationRequest(
-                body.model,
-                request_id,
-                body.to_prompts(),
-                body.sampling(),
-                priority=read_priority(request.headers, body.priority),
-                cache_salt=read_cache_salt(request.headers, body.cache_salt),
-            )
+            use = body.tool_use()
+            tool_calling = None if use is None else ToolCalling.of(use, self._service.model)
+            generation = self._generation(request, request_id, body, tool_calling)
         except ApiError as error:
             self._service.count_refusal(request_id, error, priority)
             return error_response(error, request_id)
@@ -123,7 +119,22 @@ class HttpFront:
             model=self._service.model.name,
             wants_usage=body.wants_usage,
         )
-        return HttpGeneration(self._service, generation, answer, streams=body.streams, echoes=body.echoes)
+        return HttpGeneration(
+            self._service, generation, answer, streams=body.streams, echoes=body.echoes, tool_calling=tool_calling
+        )
+
+    def _generation(
+        self, request: Request, request_id: str, body: CompletionBody | ChatBody, tool_calling: ToolCalling | None
+    ) -> GenerationRequest:
+        generation = GenerationRequest(
+            body.model,
+            request_id,
+            body.to_prompts(),
+            body.sampling(),
+            priority=read_priority(request.headers, body.priority),
+            cache_salt=read_cache_salt(request.headers, body.cache_salt),
+        )
+        return generation if tool_calling is None else tool_calling.hold(generation, self._service.model)
 
     async def _read(self, request: Request) -> bytes:
         """The body. Raises ApiError as soon as it is larger or slower than allowed."""

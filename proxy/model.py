@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.tokenizer import Tokenizer
+from proxy.tool_call_format import FORMATS, ToolCallFormat
 
 CONTEXT_FIELDS = ("max_position_embeddings", "max_model_len")
 
@@ -21,11 +22,14 @@ class ServedModel:
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer
     tokenizer_file: Path
+    tool_call_format: (
+        ToolCallFormat | None
+    )  # None: it writes calls of functions in a way that this server does not parse
     created: int  # Unix seconds
 
     @classmethod
-    def load(cls, folder: Path, name: str) -> ServedModel:
-        """Raises FileNotFoundError, ValueError."""
+    def load(cls, folder: Path, name: str, tool_call_format: str = "auto") -> ServedModel:
+        """`tool_call_format`: a name, or `auto`: by the chat template. Raises FileNotFoundError, ValueError."""
         config = _read(folder / "config.json")
         context = next((int(config[field]) for field in CONTEXT_FIELDS if field in config), None)
         if context is None:
@@ -38,6 +42,7 @@ class ServedModel:
             eos_token_ids=_eos_token_ids(folder, config, tokenizer),
             tokenizer=tokenizer,
             tokenizer_file=folder / "tokenizer.json",
+            tool_call_format=FORMATS.get(tool_call_format, tokenizer.tool_call_format),
             created=int(time.time()),
         )
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from proxy.errors import ApiError, ErrorCode, invalid
-from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from proxy.openai_messages import Message, read_messages
+from proxy.prompt import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import MAX_LOGPROBS, Sampling
 from proxy.structured_output import STRUCTURED_OUTPUT_FIELDS, StructuredOutput, from_fields
+from proxy.tools import ToolUse, read_tools
 from proxy.unsupported import refuse_fields, shortened
 
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -27,21 +29,6 @@ def _stop_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _text_content(value: object) -> object:
-    """A string, or a list of text parts, which are joined by line breaks."""
-    if value is None:
-        raise ValueError("must be a string, not null")
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError('each part must be {"type": "text", "text": "…"}: only text is supported')
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-Content = Annotated[str, BeforeValidator(_text_content)]
 Stop = Annotated[list[str], BeforeValidator(_stop_list)]
 
 
@@ -50,13 +37,6 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # accepted, and never done
-
-
-class Message(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
 
 
 class GenerationBody(BaseModel):
@@ -138,6 +118,10 @@ class GenerationBody(BaseModel):
             structured_output=self.structured_output(),
         )
 
+    def tool_use(self) -> ToolUse | None:
+        """The functions that may be called."""
+        return None
+
     def structured_output(self) -> StructuredOutput | None:
         return from_fields({name: getattr(self, name) for name in STRUCTURED_OUTPUT_FIELDS})
 
@@ -182,6 +166,9 @@ class ChatBody(GenerationBody):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def echoes(self) -> bool:
@@ -207,13 +194,13 @@ class ChatBody(GenerationBody):
             raise invalid("max_completion_tokens", f"must be at least 1, not {self.max_completion_tokens}")
         return self.max_completion_tokens
 
+    def tool_use(self) -> ToolUse | None:
+        return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
+
     def to_prompts(self) -> tuple[Prompt, ...]:
-        for i, message in enumerate(self.messages):
-            for name, value in (message.model_extra or {}).items():
-                if value is not None and value != []:
-                    raise invalid(f"messages.{i}.{shortened(name)}", "not supported by this server; leave it out")
-        messages = (ChatMessage("system" if m.role == "developer" else m.role, m.content) for m in self.messages)
-        return (ChatPrompt(tuple(messages)),)
+        use = self.tool_use()
+        definitions = tuple(tool.definition for tool in use.tools) if use is not None else ()
+        return (ChatPrompt(read_messages(self.messages), definitions),)
 
 
 def parse(body: bytes, kind: type[CompletionBody] | type[ChatBody]) -> CompletionBody | ChatBody:

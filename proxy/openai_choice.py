@@ -56,7 +56,7 @@ class Choice:
         opening = [] if self._is_open else self._opening()
         self._is_open = True
         if isinstance(event, FinishedEvent):
-            return [*opening, self._object({"delta": {}} if self._kind == "chat" else {"text": ""}, event.reason)]
+            return [*opening, *self._closing(event)]
         self.add(event)
         return [*opening, *self._pieces()]
 
@@ -72,6 +72,9 @@ class Choice:
         if not text:
             return []
         return [self._object({"delta": {"content": text}} if self._kind == "chat" else {"text": text}, None)]
+
+    def _closing(self, end: FinishedEvent) -> list[dict[str, Any]]:
+        return [self._object({"delta": {}} if self._kind == "chat" else {"text": ""}, end.reason)]
 
     def _take_text(self) -> str:
         text, self._texts = "".join(self._texts), []

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from proxy.chat_template import ChatTemplateError
 from proxy.errors import invalid
 from proxy.model import ServedModel
 from proxy.tokenizer import NoChatTemplate
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function that the assistant made."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # the assistant's
+    tool_call_id: str | None = None  # of a tool's message: what it answers
+    name: str | None = None  # likewise: the function
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates know messages: what a message does not have is not there."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.tool_calls
+            ]
+        named = {"tool_call_id": self.tool_call_id, "name": self.name}
+        return message | {key: value for key, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +57,7 @@ class TokenPrompt:
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     messages: tuple[ChatMessage, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()  # definitions of functions, as OpenAI writes them
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -49,12 +75,14 @@ def check(prompt: Prompt, vocab_size: int, max_model_len: int) -> None:
             for token_id in (min(ids), max(ids)):
                 if not 0 <= token_id < vocab_size:
                     raise invalid("prompt", f"token id {token_id} is not in the vocabulary of {vocab_size} tokens")
-        case ChatPrompt(messages):
+        case ChatPrompt(messages=messages):
             if not messages:
                 raise invalid("messages", "must not be empty")
             for i, message in enumerate(messages):
                 if message.role not in ROLES:
                     raise invalid(f"messages.{i}.role", f"must be one of {', '.join(ROLES)}")
+                if message.role == "tool" and message.tool_call_id is None:
+                    raise invalid(f"messages.{i}.tool_call_id", "a tool's message must say which call it answers")
 
 
 def check_room(num_tokens: int, max_model_len: int) -> int:
@@ -74,8 +102,9 @@ def num_characters(prompt: Prompt) -> int:
     match prompt:
         case TextPrompt(text):
             return len(text)
-        case ChatPrompt(messages):
-            return sum(len(message.content) + 16 for message in messages)
+        case ChatPrompt(messages, tools):
+            calls = [call.arguments for message in messages for call in message.tool_calls]
+            return sum(len(message.content) + 16 for message in messages) + len(json.dumps([tools, calls]))
         case TokenPrompt():
             return 0
 
@@ -96,9 +125,9 @@ def to_ids(prompt: Prompt, model: ServedModel) -> list[int]:
             ids = model.tokenizer.encode(text)
         case TokenPrompt(token_ids):
             ids = list(token_ids)
-        case ChatPrompt(messages):
+        case ChatPrompt(messages, tools):
             try:
-                ids = model.tokenizer.encode_chat([{"role": m.role, "content": m.content} for m in messages])
+                ids = model.tokenizer.encode_chat([message.for_template() for message in messages], tools)
             except (NoChatTemplate, ChatTemplateError) as error:
                 raise invalid("messages", str(error)) from error
     if not ids:

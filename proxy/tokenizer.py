@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
 from proxy.chat_template import ChatTemplate
 from proxy.detokenizer import Detokenizer, TokenBytes
+from proxy.tool_call_format import ToolCallFormat
 
 
 class NoChatTemplate(ValueError):
@@ -48,15 +50,21 @@ class Tokenizer:
         """With the special tokens that the model expects around a text, as a start token."""
         return self._encode(text, add_special_tokens=True)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    @property
+    def tool_call_format(self) -> ToolCallFormat | None:
+        """In which the model writes calls of functions; None for one that this server does not parse."""
+        return None if self._chat_template is None else self._chat_template.tool_call_format
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The template writes the special tokens; none is added to them. Raises NoChatTemplate, ChatTemplateError."""
         if self._chat_template is None:
             raise NoChatTemplate("this model has no chat template: use /v1/completions, or a text prompt")
-        return self._encode(self._chat_template.render(messages), add_special_tokens=False)
+        return self._encode(self._chat_template.render(messages, tools), add_special_tokens=False)
 
-    def detokenizer(self, prompt_ids: Sequence[int]) -> Detokenizer:
-        """For the text that follows this prompt."""
-        return Detokenizer(self._token_bytes, prompt_ids)
+    def detokenizer(self, prompt_ids: Sequence[int], visible: Collection[str] = ()) -> Detokenizer:
+        """For the text that follows this prompt. `visible`: special tokens that have a text here."""
+        shown = {token_id: token.encode() for token in visible if (token_id := self.token_id(token)) is not None}
+        return Detokenizer(self._token_bytes, prompt_ids, shown)
 
     def token(self, token_id: int) -> str:
         """The token as a text of its own: a special one's name, U+FFFD for bytes that are no whole character."""

@@ -18,6 +18,11 @@ class ToolCallFormat:
     any_order: bool  # of a call's keys, as its prompts show both; `closing` tells where such a call ends
     id_length: int  # characters of a call's id
 
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Those that are a token of their own in many models."""
+        return tuple(mark for mark in (self.opening, self.closing) if len(mark) > 1)
+
 
 HERMES = ToolCallFormat(  # Hermes 2 and 3, Qwen 2.5 and 3
     name="hermes",

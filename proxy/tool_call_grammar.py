@@ -54,13 +54,17 @@ def _llama(is_forced: bool, is_parallel: bool) -> list[str]:
 
 
 def _markers(form: ToolCallFormat, token_id: Callable[[str], int | None], is_forced: bool) -> list[str]:
-    if not form.opening:
+    ids = [token_id(mark) for mark in form.markers]
+    written = [
+        json.dumps(mark) if found is None else f"<[{found}]>" for mark, found in zip(form.markers, ids, strict=True)
+    ]
+    if not written:
         return []
-    marks = {mark: token_id(mark) for mark in (form.opening, form.closing)}
-    opening, closing = (json.dumps(mark) if found is None else f"<[{found}]>" for mark, found in marks.items())
-    lead = f"lead[lazy]: TEXT {opening}" if marks[form.opening] is None else f"lead: TEXT {opening}"
-    begin = [f"opening: {opening}"] if is_forced else [lead, TEXT]
-    return [*begin, f"closing: {closing}"]
+    opening, *closing = written
+    begin = [f"opening: {opening}"]
+    if not is_forced:
+        begin = [f"lead{'[lazy]' if ids[0] is None else ''}: TEXT {opening}", TEXT]
+    return [*begin, *(f"closing: {mark}" for mark in closing)]
 
 
 RULES: dict[str, Callable[[bool, bool], list[str]]] = {"hermes": _hermes, "mistral": _mistral, "llama": _llama}

@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 
 
 def with_tools_as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The same chat in messages of system, user and assistant only, each with a role and a content."""
+    """The same chat in messages of a role and a content, none of them from a tool."""
     told: list[Message] = []
     if tools:
         has_system = bool(messages) and messages[0]["role"] == "system"

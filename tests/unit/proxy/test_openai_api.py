@@ -14,6 +14,7 @@ from proxy.sampling import Sampling
 from tests.unit.proxy.conftest import admit
 
 HI = [{"role": "user", "content": "hi"}]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 
 
 def body(**fields: object) -> bytes:
@@ -131,6 +132,9 @@ def test_fields_that_ask_for_nothing_are_accepted() -> None:
         ("prompt_logprobs", 1),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
+        ("parallel_tool_calls", 1),
+        ("function_call", {"name": "f"}),
+        ("functions", [{"name": "f"}]),
         ("suffix", "end"),
         ("no_such_field", 1),
         ("no_such_field", None),
@@ -213,10 +217,24 @@ def test_numbers_that_are_none_are_refused(model: ServedModel, field: str, numbe
         ([{"role": "user", "content": None}], "messages.0.content"),
         ([{"role": "user", "content": 5}], "messages.0.content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages.0.content"),
-        ([{"role": "tool", "content": "x"}], "messages.0.role"),
+        ([{"role": "function", "content": "x"}], "messages.0.role"),
+        ([{"role": "tool", "content": "x"}], "messages.0.tool_call_id"),
+        ([{"role": "tool", "tool_call_id": "1"}], "messages.0.content"),
+        ([{"role": "user", "content": "x", "tool_call_id": "1"}], "messages.0.tool_call_id"),
+        ([{"role": "assistant", "tool_calls": []}], "messages.0.content"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages.0.tool_calls"),
+        ([{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}], "messages.0.tool_calls.0.type"),
+        (
+            [{"role": "assistant", "tool_calls": [CALL, {**CALL, "function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages.0.tool_calls.1.function.arguments",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}],
+            "messages.0.tool_calls.0.function.arguments",
+        ),
         ([{"content": "x"}], "messages.0.role"),
         ([*HI, {"role": "user", "content": "x", "name": "bob"}], "messages.1.name"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages.0.tool_calls"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages.0.tool_calls.0.id"),
     ],
 )
 def test_a_bad_message_is_named_by_its_place(model: ServedModel, messages: object, param: str) -> None:
