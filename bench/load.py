@@ -43,6 +43,7 @@ class Load:
     prompt_words: int
     max_tokens: int
     seed: int
+    priority: str | None  # interactive | batch; None: not said, for servers that do not know the header
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ async def run(load: Load) -> tuple[list[Answer], float]:
     rng = random.Random(load.seed)
     prompts = [" ".join(rng.choices(WORDS, k=load.prompt_words)) for _ in range(load.num_requests)]
     gate = asyncio.Semaphore(load.concurrency)
-    async with httpx.AsyncClient(timeout=600) as client:
+    limits = httpx.Limits(max_connections=load.concurrency)
+    async with httpx.AsyncClient(timeout=600, limits=limits) as client:
 
         async def ask(prompt: str) -> Answer:
             async with gate:
@@ -83,7 +85,8 @@ async def complete(client: httpx.AsyncClient, load: Load, prompt: str) -> Answer
     started_at = time.perf_counter()
     token_times: list[float] = []
     num_tokens = 0
-    async with client.stream("POST", f"{load.url}/v1/completions", json=body) as response:
+    headers = {} if load.priority is None else {"x-priority": load.priority}
+    async with client.stream("POST", f"{load.url}/v1/completions", json=body, headers=headers) as response:
         if response.status_code != 200:
             return Answer(error=f"{response.status_code} {(await response.aread())[:200]!r}")
         async for line in response.aiter_lines():
@@ -131,9 +134,17 @@ def main() -> None:
     parser.add_argument("--prompt-words", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--priority", choices=["interactive", "batch"], help="the header x-priority")
     given = parser.parse_args()
     load = Load(
-        given.url, given.model, given.requests, given.concurrency, given.prompt_words, given.max_tokens, given.seed
+        given.url,
+        given.model,
+        given.requests,
+        given.concurrency,
+        given.prompt_words,
+        given.max_tokens,
+        given.seed,
+        given.priority,
     )
     show(*asyncio.run(run(load)))
 
