@@ -62,7 +62,7 @@ class GenerationRequest:
         `grammar`: the structured output, compiled.
         """
         found: list[tuple[Job, TextOutput]] = []
-        for ids in prompt_ids:
+        for ids in map(tuple, prompt_ids):  # one for all choices of a prompt
             room = prompts.check_room(len(ids), max_model_len)
             params = samplings.resolve(self.sampling, model.eos_token_ids, room, grammar)
             for number in range(self.sampling.n):
@@ -71,13 +71,13 @@ class GenerationRequest:
                 found.append((job, self._output(ids, model)))
         return found
 
-    def _job(self, ids: Sequence[int], params: worker_pb2.SamplingParams, admission: Admission) -> Job:
+    def _job(self, ids: tuple[int, ...], params: worker_pb2.SamplingParams, admission: Admission) -> Job:
         longest_s = admission.longest_s
         return Job(
             request_id=self.request_id,
             wire_id=f"{self.request_id}.{secrets.token_hex(4)}",
             session=secrets.token_bytes(16),
-            prompt_ids=tuple(ids),
+            prompt_ids=ids,
             sampling=params,
             admitted_at=admission.at,
             timeout_s=longest_s if self.timeout_s is None else min(self.timeout_s, longest_s),
