@@ -23,6 +23,7 @@ from proxy.priority import NORMAL
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.sampling import Sampling
 from proxy.service import GenerationService
+from proxy.structured_output import StructuredOutput, from_kind
 from proxy.tokenizer import Tokenizer
 from rpc import inference_pb2, inference_pb2_grpc, observe_pb2_grpc
 
@@ -119,11 +120,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             priority = read_priority(metadata)
             priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
             salt = read_cache_salt(metadata, request.cache_salt if request.HasField("cache_salt") else None)
-            prompt = _prompt(request)
+            prompt, sampling = _prompt(request), _sampling(request)
         except ApiError as error:
             self._service.count_refusal(request_id, error, priority)
             raise
-        sampling, timeout_s = _sampling(request), context.time_remaining()
+        timeout_s = context.time_remaining()
         return GenerationRequest(request.model, request_id, (prompt,), sampling, timeout_s, priority, salt)
 
     def _started(self, generation: Generation) -> inference_pb2.GenerateResponse:
@@ -171,7 +172,13 @@ def _sampling(request: inference_pb2.GenerateRequest) -> Sampling:
         min_tokens=given.min_tokens,
         num_logprobs=optional("logprobs"),
         n=request.n if request.HasField("n") else 1,
+        structured_output=_structured_output(request.structured_output),
     )
+
+
+def _structured_output(given: inference_pb2.StructuredOutput) -> StructuredOutput | None:
+    kind = given.WhichOneof("kind")
+    return None if kind is None else from_kind(kind, getattr(given, kind), f"structured_output.{kind}")
 
 
 def _response(event: Event, tokenizer: Tokenizer) -> inference_pb2.GenerateResponse:

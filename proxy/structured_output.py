@@ -47,6 +47,12 @@ def from_fields(fields: Mapping[str, object]) -> StructuredOutput | None:
     return found[0] if found else None
 
 
+def from_kind(kind: str, value: object, field: str) -> StructuredOutput | None:
+    """`kind`: json_object, json_schema, regex or grammar. None for an empty value. Raises ApiError."""
+    found = _named("json" if kind == "json_schema" else kind, value, field)
+    return found[0] if found else None
+
+
 def check_size(output: StructuredOutput) -> StructuredOutput:
     size = len(output.text.encode())
     if size > MAX_BYTES:

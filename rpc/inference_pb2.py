@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13rpc/inference.proto\x12\npdserve.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"9\n\x0c\x43hatMessages\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.pdserve.v1.ChatMessage\"\xeb\x04\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\x17\n\nignore_eos\x18\x07 \x01(\x08H\x05\x88\x01\x01\x12\x12\n\x05min_p\x18\x08 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\t \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\n \x01(\x02H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0b \x01(\x02H\t\x88\x01\x01\x12\x37\n\nlogit_bias\x18\x0c \x03(\x0b\x32#.pdserve.v1.Sampling.LogitBiasEntry\x12\x17\n\nmin_tokens\x18\r \x01(\rH\n\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\x0b\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\r\n\x0b_min_tokensB\x0b\n\t_logprobs\"\xdf\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x14.pdserve.v1.TokenIdsH\x00\x12(\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x18.pdserve.v1.ChatMessagesH\x00\x12&\n\x08sampling\x18\x06 \x01(\x0b\x32\x14.pdserve.v1.Sampling\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x15\n\x08priority\x18\x08 \x01(\x05H\x01\x88\x01\x01\x12\x17\n\ncache_salt\x18\t \x01(\tH\x02\x88\x01\x01\x12\"\n\x1ainclude_stop_str_in_output\x18\n \x01(\x08\x12\x0e\n\x01n\x18\x0b \x01(\rH\x03\x88\x01\x01\x42\x08\n\x06promptB\x0b\n\t_priorityB\r\n\x0b_cache_saltB\x04\n\x02_n\"C\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\"i\n\x05Token\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12&\n\x08logprobs\x18\x04 \x03(\x0b\x32\x14.pdserve.v1.Logprobs\x12\x0e\n\x06\x63hoice\x18\x05 \x01(\r\"Q\n\x08Logprobs\x12#\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.Logprob\x12 \n\x03top\x18\x02 \x03(\x0b\x32\x13.pdserve.v1.Logprob\"5\n\x07Logprob\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\r\n\x05token\x18\x03 \x01(\x0c\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"J\n\x07Timings\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x1d\n\x15time_to_first_token_s\x18\x02 \x01(\x01\x12\x0f\n\x07total_s\x18\x03 \x01(\x01\"\xaf\x01\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12 \n\x05usage\x18\x02 \x01(\x0b\x32\x11.pdserve.v1.Usage\x12$\n\x07timings\x18\x03 \x01(\x0b\x32\x13.pdserve.v1.Timings\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x16\n\x0eprefill_worker\x18\x05 \x01(\t\x12\x15\n\rdecode_worker\x18\x06 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x07 \x01(\r\"\x91\x01\n\x10GenerateResponse\x12&\n\x07started\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.StartedH\x00\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x11.pdserve.v1.TokenH\x00\x12(\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x14.pdserve.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x13\n\x11ListModelsRequest\"=\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x03\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.pdserve.v1.Model2\xdf\x01\n\tInference\x12G\n\x08Generate\x12\x1b.pdserve.v1.GenerateRequest\x1a\x1c.pdserve.v1.GenerateResponse0\x01\x12<\n\x05\x41\x62ort\x12\x18.pdserve.v1.AbortRequest\x1a\x19.pdserve.v1.AbortResponse\x12K\n\nListModels\x12\x1d.pdserve.v1.ListModelsRequest\x1a\x1e.pdserve.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13rpc/inference.proto\x12\npdserve.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"9\n\x0c\x43hatMessages\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.pdserve.v1.ChatMessage\"\xeb\x04\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\x17\n\nignore_eos\x18\x07 \x01(\x08H\x05\x88\x01\x01\x12\x12\n\x05min_p\x18\x08 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\t \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\n \x01(\x02H\x08\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x0b \x01(\x02H\t\x88\x01\x01\x12\x37\n\nlogit_bias\x18\x0c \x03(\x0b\x32#.pdserve.v1.Sampling.LogitBiasEntry\x12\x17\n\nmin_tokens\x18\r \x01(\rH\n\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\x0b\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x08\n\x06_min_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\r\n\x0b_min_tokensB\x0b\n\t_logprobs\"l\n\x10StructuredOutput\x12\x15\n\x0bjson_object\x18\x01 \x01(\x08H\x00\x12\x15\n\x0bjson_schema\x18\x02 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x42\x06\n\x04kind\"\x98\x03\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x14.pdserve.v1.TokenIdsH\x00\x12(\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x18.pdserve.v1.ChatMessagesH\x00\x12&\n\x08sampling\x18\x06 \x01(\x0b\x32\x14.pdserve.v1.Sampling\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x15\n\x08priority\x18\x08 \x01(\x05H\x01\x88\x01\x01\x12\x17\n\ncache_salt\x18\t \x01(\tH\x02\x88\x01\x01\x12\"\n\x1ainclude_stop_str_in_output\x18\n \x01(\x08\x12\x0e\n\x01n\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x37\n\x11structured_output\x18\x0c \x01(\x0b\x32\x1c.pdserve.v1.StructuredOutputB\x08\n\x06promptB\x0b\n\t_priorityB\r\n\x0b_cache_saltB\x04\n\x02_n\"C\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\"i\n\x05Token\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12&\n\x08logprobs\x18\x04 \x03(\x0b\x32\x14.pdserve.v1.Logprobs\x12\x0e\n\x06\x63hoice\x18\x05 \x01(\r\"Q\n\x08Logprobs\x12#\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.Logprob\x12 \n\x03top\x18\x02 \x03(\x0b\x32\x13.pdserve.v1.Logprob\"5\n\x07Logprob\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\r\n\x05token\x18\x03 \x01(\x0c\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"J\n\x07Timings\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x1d\n\x15time_to_first_token_s\x18\x02 \x01(\x01\x12\x0f\n\x07total_s\x18\x03 \x01(\x01\"\xaf\x01\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12 \n\x05usage\x18\x02 \x01(\x0b\x32\x11.pdserve.v1.Usage\x12$\n\x07timings\x18\x03 \x01(\x0b\x32\x13.pdserve.v1.Timings\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x16\n\x0eprefill_worker\x18\x05 \x01(\t\x12\x15\n\rdecode_worker\x18\x06 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x07 \x01(\r\"\x91\x01\n\x10GenerateResponse\x12&\n\x07started\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.StartedH\x00\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x11.pdserve.v1.TokenH\x00\x12(\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x14.pdserve.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x13\n\x11ListModelsRequest\"=\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x03\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.pdserve.v1.Model2\xdf\x01\n\tInference\x12G\n\x08Generate\x12\x1b.pdserve.v1.GenerateRequest\x1a\x1c.pdserve.v1.GenerateResponse0\x01\x12<\n\x05\x41\x62ort\x12\x18.pdserve.v1.AbortRequest\x1a\x19.pdserve.v1.AbortResponse\x12K\n\nListModels\x12\x1d.pdserve.v1.ListModelsRequest\x1a\x1e.pdserve.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,34 +43,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLING']._serialized_end=785
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=558
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=606
-  _globals['_GENERATEREQUEST']._serialized_start=788
-  _globals['_GENERATEREQUEST']._serialized_end=1139
-  _globals['_STARTED']._serialized_start=1141
-  _globals['_STARTED']._serialized_end=1208
-  _globals['_TOKEN']._serialized_start=1210
-  _globals['_TOKEN']._serialized_end=1315
-  _globals['_LOGPROBS']._serialized_start=1317
-  _globals['_LOGPROBS']._serialized_end=1398
-  _globals['_LOGPROB']._serialized_start=1400
-  _globals['_LOGPROB']._serialized_end=1453
-  _globals['_USAGE']._serialized_start=1455
-  _globals['_USAGE']._serialized_end=1535
-  _globals['_TIMINGS']._serialized_start=1537
-  _globals['_TIMINGS']._serialized_end=1611
-  _globals['_FINISHED']._serialized_start=1614
-  _globals['_FINISHED']._serialized_end=1789
-  _globals['_GENERATERESPONSE']._serialized_start=1792
-  _globals['_GENERATERESPONSE']._serialized_end=1937
-  _globals['_ABORTREQUEST']._serialized_start=1939
-  _globals['_ABORTREQUEST']._serialized_end=1973
-  _globals['_ABORTRESPONSE']._serialized_start=1975
-  _globals['_ABORTRESPONSE']._serialized_end=2005
-  _globals['_LISTMODELSREQUEST']._serialized_start=2007
-  _globals['_LISTMODELSREQUEST']._serialized_end=2026
-  _globals['_MODEL']._serialized_start=2028
-  _globals['_MODEL']._serialized_end=2089
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2091
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2146
-  _globals['_INFERENCE']._serialized_start=2149
-  _globals['_INFERENCE']._serialized_end=2372
+  _globals['_STRUCTUREDOUTPUT']._serialized_start=787
+  _globals['_STRUCTUREDOUTPUT']._serialized_end=895
+  _globals['_GENERATEREQUEST']._serialized_start=898
+  _globals['_GENERATEREQUEST']._serialized_end=1306
+  _globals['_STARTED']._serialized_start=1308
+  _globals['_STARTED']._serialized_end=1375
+  _globals['_TOKEN']._serialized_start=1377
+  _globals['_TOKEN']._serialized_end=1482
+  _globals['_LOGPROBS']._serialized_start=1484
+  _globals['_LOGPROBS']._serialized_end=1565
+  _globals['_LOGPROB']._serialized_start=1567
+  _globals['_LOGPROB']._serialized_end=1620
+  _globals['_USAGE']._serialized_start=1622
+  _globals['_USAGE']._serialized_end=1702
+  _globals['_TIMINGS']._serialized_start=1704
+  _globals['_TIMINGS']._serialized_end=1778
+  _globals['_FINISHED']._serialized_start=1781
+  _globals['_FINISHED']._serialized_end=1956
+  _globals['_GENERATERESPONSE']._serialized_start=1959
+  _globals['_GENERATERESPONSE']._serialized_end=2104
+  _globals['_ABORTREQUEST']._serialized_start=2106
+  _globals['_ABORTREQUEST']._serialized_end=2140
+  _globals['_ABORTRESPONSE']._serialized_start=2142
+  _globals['_ABORTRESPONSE']._serialized_end=2172
+  _globals['_LISTMODELSREQUEST']._serialized_start=2174
+  _globals['_LISTMODELSREQUEST']._serialized_end=2193
+  _globals['_MODEL']._serialized_start=2195
+  _globals['_MODEL']._serialized_end=2256
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2258
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2313
+  _globals['_INFERENCE']._serialized_start=2316
+  _globals['_INFERENCE']._serialized_end=2539
 # @@protoc_insertion_point(module_scope)
