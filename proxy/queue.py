@@ -35,8 +35,8 @@ class RequestQueue(Generic[T]):
     """
 
     def __init__(self, max_requests: int, priority_ageing_s: float) -> None:
-        self.max_requests = max_requests
         self.num_reserved = 0
+        self._max_requests = max_requests
         self._priority_ageing_s = priority_ageing_s
         self._num_pushed = 0
         self._places: dict[T, Place[T]] = {}
@@ -50,13 +50,16 @@ class RequestQueue(Generic[T]):
     def num_waiting(self, *, batch: bool) -> int:
         return sum(len(places) for lane, places in self._lanes.items() if lane[0] is batch)
 
-    def reserve(self, *, batch: bool = False) -> None:
+    def limit(self, *, batch: bool) -> int:
+        """Requests that may wait, of both kinds together, when one of this kind comes last."""
+        return self._max_requests - self._max_requests // 8 if batch else self._max_requests
+
+    def reserve(self, *, batch: bool) -> None:
         """Takes a place, to be given back with `cancel` or used with `push`. Raises QueueFull."""
         num_taken = len(self._places) + self.num_reserved
-        if num_taken >= self.max_requests:
-            raise QueueFull(f"{self.max_requests} requests wait already")
-        if batch and num_taken >= self.max_requests - self.max_requests // 8:
-            raise QueueFull(f"{num_taken} requests wait already; the other places are for interactive ones")
+        if num_taken >= self.limit(batch=batch):
+            kept = "; the other places are for interactive ones" if num_taken < self._max_requests else ""
+            raise QueueFull(f"{num_taken} requests wait already{kept}")
         self.num_reserved += 1
 
     def cancel(self) -> None:

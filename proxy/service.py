@@ -172,7 +172,7 @@ class GenerationService:
 
     def _reserve(self, num_choices: int, *, batch: bool) -> None:
         """A place in the queue for each choice, or none."""
-        limit = self._dispatcher.queue.max_requests
+        limit = self._dispatcher.queue.limit(batch=batch)
         if num_choices > limit:
             raise invalid("n", f"{num_choices} choices are more than the {limit} that may wait (max_queued_requests)")
         for num_taken in range(num_choices):
