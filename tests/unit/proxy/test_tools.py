@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, pre_tokenizers
 
+from proxy.chat_template import ChatTemplate
 from proxy.errors import ApiError, ErrorCode
+from proxy.model import ServedModel
+from proxy.openai_messages import FunctionCall, Message, MessageToolCall, read_messages
 from proxy.structured_output import MAX_BYTES
+from proxy.tokenizer import Tokenizer
 from proxy.tool_call_format import HERMES, LLAMA, MISTRAL, ToolCallFormat
+from proxy.tool_calling import ToolCalling
 from proxy.tool_prompt import with_tools_as_text
 from proxy.tools import ToolUse, read_tools
 from tests.unit.proxy.conftest import EOS
@@ -211,6 +220,61 @@ def test_a_template_without_tools_is_told_them_in_the_system_message() -> None:
     assert assistant == {"role": "assistant", "content": f"{written}\n{written}"}
     responses = "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"
     assert results == {"role": "user", "content": responses}
+
+
+TOOLS_OF_TEMPLATE = (
+    "{% if tools is not none %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    '<tool_call>{"name": …, "arguments": …}</tool_call>\n{% endif %}'
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% if m.tool_calls is defined %}{{ m.tool_calls[0].function.arguments.a }}{% endif %}"
+    "{% if m.role == 'tool' %}{{ m.name }} {{ m.tool_call_id }}{% endif %}{{ '|' }}{% endfor %}"
+)
+CHAT = [
+    Message(role="user", content="1+1?"),
+    Message(
+        role="assistant",
+        tool_calls=[MessageToolCall(id="c1", function=FunctionCall(name="add", arguments='{"a": 7}'))],
+    ),
+    Message(role="tool", content="2", tool_call_id="c1"),
+]
+
+
+def test_a_template_that_knows_functions_gets_them_and_messages_as_templates_expect_them() -> None:
+    template = ChatTemplate(TOOLS_OF_TEMPLATE, {})
+    assert template.tool_call_format is HERMES
+    messages = [message.for_template() for message in read_messages(CHAT)]
+    told = "user:1+1?|assistant:7|tool:2add c1|"  # the function's name is that of the call
+    assert template.render(messages) == told
+    definition = f'{json.dumps(ADD)}\n<tool_call>{{"name": …, "arguments": …}}</tool_call>\n'
+    assert template.render(messages, [ADD]) == definition + told
+
+
+def test_a_template_for_chats_with_functions_is_used_for_these(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": TOOLS_OF_TEMPLATE}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    template = ChatTemplate.load(tmp_path)
+    assert template is not None
+    assert template.tool_call_format is HERMES
+    assert template.render([{"role": "user", "content": "x"}]) == "plain"
+    assert template.render([{"role": "user", "content": "x"}], [ADD]).endswith("user:x|")
+
+
+def test_a_model_whose_calls_cannot_be_parsed_refuses_functions(model: ServedModel) -> None:
+    unknown = replace(model, tool_call_format=ChatTemplate("{{ tools }} <tool_call><function=…", {}).tool_call_format)
+    with pytest.raises(ApiError, match=r"^tools: .*tool_call_format"):
+        ToolCalling.of(use(ADD), unknown)
+
+
+def test_special_tokens_are_text_only_where_a_parser_needs_them() -> None:
+    library = Library(models.BPE(vocab={"a": 0, "[": 1}, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["[TOOL_CALLS]", "<s>"])
+    tokenizer = Tokenizer(library, None)
+    ids = [3, 0, 2, 1]
+    hidden, shown = tokenizer.detokenizer([]), tokenizer.detokenizer([], MISTRAL.markers)
+    assert "".join(map(hidden.add, ids)) == "a["
+    assert "".join(map(shown.add, ids)) == "a[TOOL_CALLS]["
 
 
 def test_without_functions_only_old_calls_are_told() -> None:
