@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_RECENT = 32  # compiled grammars that are kept for the next request with the same one
 MAX_LEXER_STATES = 50_000  # of one request; 1 to 2 kB each
+LEXER_FUEL = 200_000  # bounds how long a hostile grammar holds up a step: 0.06 s; with llguidance's own limit 0.6 s
 MAX_ERROR_LENGTH = 500  # characters
 
 
@@ -125,7 +126,7 @@ class Grammars:
             raise RequestInvalid(self._refusal)
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+        limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
 

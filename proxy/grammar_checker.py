@@ -23,6 +23,7 @@ MAX_CPU_S = 2.0
 MAX_MEMORY_BYTES = 2 << 30
 STACK_BYTES = 1 << 20  # an eighth of what a worker's thread has: what passes here does not overflow there
 NUM_TRIED_TOKENS = 16
+LEXER_FUEL = 200_000  # as on the workers, whose step it bounds: 0.06 s at worst, and 0.6 s with llguidance's own limit
 READY = "ready"
 
 
@@ -43,7 +44,8 @@ class GrammarChecker:
 
     def _try(self, grammar: str) -> str:
         """Why it cannot be used; empty when it can. Some are only found too complex when a mask is computed."""
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        limits = LLParserLimits(verbose_errors=False, initial_lexer_fuel=LEXER_FUEL)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         chance = random.Random(0)
         for _ in range(NUM_TRIED_TOKENS):
             mask = b"" if matcher.is_error() else matcher.compute_bitmask()
