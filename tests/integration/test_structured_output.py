@@ -6,8 +6,11 @@ that whatever is right here is the grammar's doing.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +22,7 @@ import openai
 import psutil
 import pytest
 
-from tests.integration.processes import Processes
+from tests.integration.processes import ROOT, Processes
 
 pytestmark = pytest.mark.integration
 
@@ -129,6 +132,14 @@ def test_a_strict_function_and_free_text_go_together(client: Any) -> None:
     tool = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     answer = chat(client, tools=[tool], max_tokens=24).choices[0]
     assert answer.message.content or answer.message.tool_calls
+
+
+def test_the_example_runs(cluster: Processes) -> None:
+    command = [sys.executable, "examples/openai_tools.py", "Paris", "--url", f"{cluster.http}/v1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
+    city, call = done.stdout.splitlines()
+    jsonschema.validate(ast.literal_eval(city), {"type": "object", "required": ["name", "country"]})
+    assert call.startswith("get_weather {'city': 'Paris'")
 
 
 def test_a_grammar_that_hangs_its_compiler_hangs_nobody_else(cluster: Processes, client: Any) -> None:
