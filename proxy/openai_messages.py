@@ -88,6 +88,7 @@ def _arguments(call: MessageToolCall, field: str) -> dict[str, Any]:
     """As an object, which templates want; OpenAI sends the text of one."""
     try:
         arguments = json.loads(call.function.arguments or "{}")
+        json.dumps(arguments, ensure_ascii=False).encode()  # an escape may stand for half a character
     except (ValueError, RecursionError) as error:
         raise invalid(f"{field}.function.arguments", f"is not JSON: {error}") from error
     if not isinstance(arguments, dict):

@@ -104,6 +104,7 @@ def _json_schema(value: object, field: str) -> StructuredOutput:
     try:
         schema = json.loads(value) if isinstance(value, str) else value
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()  # an escape may stand for half a character
     except (ValueError, RecursionError) as error:
         raise invalid(field, f"is not JSON: {error}") from error
     if not isinstance(schema, dict):

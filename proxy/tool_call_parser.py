@@ -7,17 +7,14 @@ looks like a call stays text, in full.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from proxy.json_object_end import JsonObjectEnd
+from proxy.text_cursor import Cursor, NeedsMore, Unexpected, first_visible
 from proxy.tool_call_format import ToolCallFormat
 
-STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-NOT_BLANK = re.compile(r"\S|\Z")
-MAX_NAME = 256  # characters of a string that could still be a function's name
 ARGUMENTS_KEYS = ('"arguments"', '"parameters"')  # each format knows one of them, models mix them up
 
 
@@ -40,14 +37,6 @@ class ArgumentsPiece:
 
 
 Piece = ContentPiece | CallBegin | ArgumentsPiece
-
-
-class NeedsMore(Exception):
-    """Up to its end the text is what was expected."""
-
-
-class Unexpected(Exception):
-    pass
 
 
 def new_call_id(length: int) -> str:
@@ -108,7 +97,7 @@ class ToolCallParser:
 
     def _read_start(self) -> bool:
         """Of a format without an opening: a text that begins with a brace is a call."""
-        first = _first_visible(self._text)
+        first = first_visible(self._text)
         if first == len(self._text):
             return False
         self._json_at = first
@@ -249,44 +238,6 @@ class ToolCallParser:
             self._pieces.append(ContentPiece(text))
 
 
-class Cursor:
-    """A place in a text that moves over what was expected, blanks aside."""
-
-    def __init__(self, text: str, at: int) -> None:
-        self.text = text
-        self.at = at
-
-    def take(self, *expected: str) -> str:
-        """The one of these that stands here. Raises NeedsMore, Unexpected."""
-        first = _first_visible(self.text, self.at)
-        for word in expected:
-            if self.text.startswith(word, first):
-                self.at = first + len(word)
-                return word
-        rest = self.text[first : first + max(map(len, expected))]
-        if any(word.startswith(rest) for word in expected):
-            raise NeedsMore
-        raise Unexpected
-
-    def take_string(self) -> str:
-        """A JSON string. Raises NeedsMore, Unexpected."""
-        first = _first_visible(self.text, self.at)
-        found = STRING.match(self.text, first)
-        if found is None:
-            rest = self.text[first:]
-            raise NeedsMore if rest[:1] in ("", '"') and len(rest) < MAX_NAME else Unexpected
-        self.at = found.end()
-        try:
-            return str(json.loads(found.group()))
-        except ValueError as error:
-            raise Unexpected from error
-
-
-def _first_visible(text: str, at: int = 0) -> int:
-    found = NOT_BLANK.search(text, at)
-    return found.start() if found else len(text)
-
-
 def _num_begun(text: str, opening: str) -> int:
     """How many characters at the end of the text could begin an opening."""
     return next((n for n in range(min(len(opening) - 1, len(text)), 0, -1) if text.endswith(opening[:n])), 0)
@@ -301,4 +252,4 @@ def _whole_call(text: str, names: Collection[str]) -> tuple[str, str] | None:
     name, arguments = call.get("name"), call.get("arguments", call.get("parameters", {}))
     if name not in names or not isinstance(arguments, dict):
         return None
-    return name, json.dumps(arguments, ensure_ascii=False)
+    return name, json.dumps(arguments)  # in ASCII: an escape may stand for half a character

@@ -232,6 +232,15 @@ def test_numbers_that_are_none_are_refused(model: ServedModel, field: str, numbe
             [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}],
             "messages.0.tool_calls.0.function.arguments",
         ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{**CALL, "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}],
+                }
+            ],
+            "messages.0.tool_calls.0.function.arguments",
+        ),
         ([{"content": "x"}], "messages.0.role"),
         ([*HI, {"role": "user", "content": "x", "name": "bob"}], "messages.1.name"),
         ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages.0.tool_calls.0.id"),

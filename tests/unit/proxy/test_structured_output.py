@@ -100,6 +100,7 @@ def test_what_asks_for_nothing_gives_nothing(fields: dict[str, object]) -> None:
         ),
         ("guided_json", "{", "guided_json"),
         ("guided_json", [], "guided_json"),
+        ("guided_json", '{"const": "\\ud800"}', "guided_json"),
         ("guided_json", {"minimum": float("inf")}, "guided_json"),
         ("regex", 5, "regex"),
         ("regex", "é" * MAX_BYTES, "regex"),

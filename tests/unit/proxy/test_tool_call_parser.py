@@ -152,6 +152,11 @@ def test_arguments_that_are_no_json_reach_the_client_without_markup() -> None:
     assert (heard.content, heard.calls) == ("", [["add", '{"a": one}}']])
 
 
+def test_half_a_character_in_an_escape_stays_an_escape() -> None:
+    heard = hear_all_ways(HERMES, '<tool_call>{"arguments": {"a": "\\ud83d"}, "name": "add"}</tool_call>')
+    assert heard.calls == [["add", '{"a": "\\ud83d"}']]
+
+
 def test_the_name_comes_first_and_then_the_arguments_as_they_are_written() -> None:
     parser = ToolCallParser(HERMES, NAMES, new_id=lambda length: "x" * length)
     pieces: list[Piece] = []
