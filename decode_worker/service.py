@@ -34,14 +34,14 @@ class EventStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One try at one request. `ended` is resolved with None, or with the engine's reason for failing it."""
+    """One try at one request. `ended` is resolved with None, or with how the engine failed it."""
 
     request_id: str
     number: int
     request: Request
     stream: EventStream
     reserved: asyncio.Future[None]
-    ended: asyncio.Future[str | None]
+    ended: asyncio.Future[tuple[worker_pb2.FailureCode, str] | None]
     origin: worker_pb2.Origin | None = None
     receiving: bool = False  # a hand-off is open
     task: asyncio.Task[None] | None = field(default=None)
@@ -128,7 +128,7 @@ class DecodeService:
                     await self._receive(attempt, source, self._loop.time() + timeout_s)
                 failure = await attempt.ended
             if failure is not None:
-                self._fail(attempt, worker_pb2.FAILURE_INTERNAL, failure)
+                self._fail(attempt, *failure)
         except TimeoutError:
             self._fail(attempt, worker_pb2.FAILURE_DEADLINE, f"the request's deadline ({timeout_s:g} s) has passed")
         except HandoffError as error:
@@ -187,7 +187,7 @@ class DecodeService:
         self._loop.call_soon_threadsafe(self._deliver, [output])
 
     def _on_step(self, result: StepResult) -> None:
-        if result.tokens or result.reserved or result.failed:
+        if result.tokens or result.reserved or result.failed or result.unsampled:
             self._loop.call_soon_threadsafe(self._after_step, result)
 
     def _after_step(self, result: StepResult) -> None:
@@ -197,9 +197,14 @@ class DecodeService:
                 attempt.reserved.set_result(None)
         self._deliver(result.tokens)
         for engine_id, message in result.failed:
-            failed = self._by_engine_id.get(engine_id)
-            if failed is not None and not failed.ended.done():
-                failed.ended.set_result(message)
+            self._end_with(engine_id, worker_pb2.FAILURE_INTERNAL, message)
+        for engine_id, message in result.unsampled:
+            self._end_with(engine_id, worker_pb2.FAILURE_UNSAMPLED, message)
+
+    def _end_with(self, engine_id: str, code: worker_pb2.FailureCode, message: str) -> None:
+        attempt = self._by_engine_id.get(engine_id)
+        if attempt is not None and not attempt.ended.done():
+            attempt.ended.set_result((code, message))
 
     def _deliver(self, outputs: Sequence[TokenOutput]) -> None:
         """One message for each stream with all its requests' tokens of this step."""

@@ -60,6 +60,7 @@ class StepResult:
     preempted: Sequence[Preemption] = ()
     swaps: Sequence[Swap] = ()  # copied before the batch was computed
     failed: Sequence[tuple[str, str]] = ()  # (request id, message); they are gone
+    unsampled: Sequence[tuple[str, str]] = ()  # so are these: no token may follow, as when a grammar cannot go on
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     works: Sequence[Work] = ()  # what was computed; a subscriber may read them, but keeps none
@@ -179,7 +180,8 @@ class Engine:
             reserved=schedule.reserved,
             preempted=schedule.preempted,
             swaps=schedule.swaps,
-            failed=[*outcome.failed.items(), *outcome.unsampled.items()],
+            failed=list(outcome.failed.items()),
+            unsampled=list(outcome.unsampled.items()),
             num_prefill_tokens=num_prefill,
             num_decode_tokens=num_decode,
             works=works,

@@ -63,7 +63,7 @@ class StepRecord:
 
 def step_record(result: StepResult, load: EngineLoad, now: float) -> StepRecord | None:
     """To be made right after the step, while its requests are as it left them. None when nothing happened."""
-    if not (result.works or result.reserved or result.preempted or result.failed):
+    if not (result.works or result.reserved or result.preempted or result.failed or result.unsampled):
         return None
     chunks, decodes, admissions = [], [], []
     for work in result.works:
@@ -78,7 +78,7 @@ def step_record(result: StepResult, load: EngineLoad, now: float) -> StepRecord 
             )
     admissions += [Admission(r.request_id, r.arrived_at, r.num_prompt, r.num_cached, True) for r in result.reserved]
     endings = [Ending(t.request_id, t.finish_reason.value) for t in result.tokens if t.finish_reason is not None]
-    endings += [Ending(request_id, "failed") for request_id, _ in result.failed]
+    endings += [Ending(request_id, "failed") for request_id, _ in (*result.failed, *result.unsampled)]
     return StepRecord(
         started_at=result.started_at if result.works else now,
         duration_s=result.duration_s if result.works else 0.0,

@@ -143,6 +143,9 @@ class PrefillService:
         for engine_id, message in result.failed:
             if engine_id in prompts:
                 self._fail(prompts[engine_id], worker_pb2.FAILURE_INTERNAL, message)
+        for engine_id, message in result.unsampled:
+            if engine_id in prompts:
+                self._fail(prompts[engine_id], worker_pb2.FAILURE_UNSAMPLED, message)
         for output in result.tokens:
             prompt = prompts.get(output.request_id)
             if prompt is not None and prompt.ticket in self._prompts:

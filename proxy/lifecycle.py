@@ -178,6 +178,9 @@ class Lifecycle:
             link.tally.refused()
             self._reroute(attempt, link, failed.message)
             return
+        if failed.code == worker_pb2.FAILURE_UNSAMPLED:
+            self.fail(ApiError(ErrorCode.INVALID_ARGUMENT, failed.message, reason="structured_output_failed"))
+            return
         if failed.code == worker_pb2.FAILURE_INTERNAL:
             self._budget.failed_inside()
         if link is attempt.prefill:

@@ -27,6 +27,7 @@ class FailureCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_DRAINING: _ClassVar[FailureCode]
     FAILURE_DEADLINE: _ClassVar[FailureCode]
     FAILURE_INTERNAL: _ClassVar[FailureCode]
+    FAILURE_UNSAMPLED: _ClassVar[FailureCode]
 PROTOCOL_UNSPECIFIED: Protocol
 PROTOCOL_VERSION: Protocol
 ROLE_UNSPECIFIED: Role
@@ -39,6 +40,7 @@ FAILURE_ROLE_CHANGED: FailureCode
 FAILURE_DRAINING: FailureCode
 FAILURE_DEADLINE: FailureCode
 FAILURE_INTERNAL: FailureCode
+FAILURE_UNSAMPLED: FailureCode
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "proxy_incarnation", "worker_incarnation")

@@ -294,6 +294,16 @@ async def test_a_request_that_two_workers_failed_on_does_not_walk_on(
         await collect(request)
 
 
+async def test_a_grammar_that_cannot_go_on_is_the_request_s_fault_and_not_tried_again(cluster: Cluster) -> None:
+    request = await cluster.submit()
+    start = await cluster.decode.next_start()
+    cluster.decode.failed(start, worker_pb2.FAILURE_UNSAMPLED, "the grammar cannot go on")
+    with pytest.raises(ApiError, match="the grammar cannot go on") as failed:
+        await collect(request)
+    assert failed.value.code is ErrorCode.INVALID_ARGUMENT
+    assert request.num_attempts == 1
+
+
 async def test_a_worker_that_failed_inside_is_replaced(make_cluster: MakeCluster) -> None:
     cluster = await make_cluster(decode=2)
     await cluster.submit()
