@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import time
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 import httpx
 from rich.console import Console
 from rich.table import Table
+
+from bench.stream import Stream, complete
 
 WORDS = (
     "river",
@@ -46,64 +47,26 @@ class Load:
     priority: str | None  # interactive | batch; None: not said, for servers that do not know the header
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Seconds; `error` is set instead of times when the request failed."""
-
-    time_to_first_token_s: float = 0.0
-    time_per_output_token_s: float = 0.0
-    num_tokens: int = 0
-    error: str = ""
-
-
-async def run(load: Load) -> tuple[list[Answer], float]:
+async def run(load: Load) -> tuple[list[Stream], float]:
     """All answers, and the seconds they took together. At most `concurrency` requests are open at a time."""
     rng = random.Random(load.seed)
     prompts = [" ".join(rng.choices(WORDS, k=load.prompt_words)) for _ in range(load.num_requests)]
+    headers = {} if load.priority is None else {"x-priority": load.priority}
     gate = asyncio.Semaphore(load.concurrency)
     limits = httpx.Limits(max_connections=load.concurrency)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
 
-        async def ask(prompt: str) -> Answer:
+        async def ask(prompt: str) -> Stream:
+            body = {"model": load.model, "prompt": prompt, "max_tokens": load.max_tokens, "temperature": 0}
             async with gate:
-                return await complete(client, load, prompt)
+                return await complete(client, load.url, body, headers)
 
         started_at = time.perf_counter()
         answers = await asyncio.gather(*(ask(prompt) for prompt in prompts))
     return answers, time.perf_counter() - started_at
 
 
-async def complete(client: httpx.AsyncClient, load: Load, prompt: str) -> Answer:
-    body = {
-        "model": load.model,
-        "prompt": prompt,
-        "max_tokens": load.max_tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    started_at = time.perf_counter()
-    token_times: list[float] = []
-    num_tokens = 0
-    headers = {} if load.priority is None else {"x-priority": load.priority}
-    async with client.stream("POST", f"{load.url}/v1/completions", json=body, headers=headers) as response:
-        if response.status_code != 200:
-            return Answer(error=f"{response.status_code} {(await response.aread())[:200]!r}")
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                return Answer(error=str(event["error"]))
-            if event.get("usage"):
-                num_tokens = event["usage"]["completion_tokens"]
-            if event["choices"]:
-                token_times.append(time.perf_counter())
-    per_token = (token_times[-1] - token_times[0]) / (num_tokens - 1) if num_tokens > 1 else 0.0
-    return Answer(token_times[0] - started_at, per_token, num_tokens)
-
-
-def show(answers: Sequence[Answer], seconds: float) -> None:
+def show(answers: Sequence[Stream], seconds: float) -> None:
     good = [answer for answer in answers if not answer.error]
     table = Table(title=f"{len(good)} of {len(answers)} requests in {seconds:.1f} s")
     for column in ("", "p50", "p90", "p99"):

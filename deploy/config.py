@@ -92,7 +92,7 @@ def load(file: Path, overrides: Mapping[str, object], options: Mapping[str, str]
         except ConfigError as error:
             raise ConfigError(f"{options[name]}: {error}") from error
     try:
-        return _on_loopback(DeployConfig.model_validate(content))
+        return _in_workers_order(_on_loopback(DeployConfig.model_validate(content)))
     except ValidationError as error:
         lines = (f"{_origin(field, line, options) or file}: {line}" for field, line in _explained(error))
         raise ConfigError("\n".join(lines)) from error
@@ -105,6 +105,17 @@ def _on_loopback(config: DeployConfig) -> DeployConfig:
         return config
     cluster = config.cluster.model_copy(update={"kv_transfer": transfer.model_copy(update={"ucx_net_devices": "lo"})})
     return config.model_copy(update={"cluster": cluster})
+
+
+def _in_workers_order(config: DeployConfig) -> DeployConfig:
+    """What the proxy is not told of the order of requests is as `cluster.engine.scheduling` has it."""
+    scheduling = config.cluster.engine.scheduling
+    same = {
+        "priority_ageing_s": scheduling.priority_ageing_s,
+        "long_prompt_tokens": scheduling.long_prefill_token_threshold,
+    }
+    update = {name: value for name, value in same.items() if name not in config.proxy.model_fields_set}
+    return config.model_copy(update={"proxy": config.proxy.model_copy(update=update)})
 
 
 def parse_setting(text: str) -> tuple[str, object]:

@@ -29,6 +29,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "torch": ("engine", "kv_transfer"),
     "nixl_cu12": ("kv_transfer",),
     "fastapi": ("proxy",),
+    "llguidance": ("engine", "proxy"),
 }
 
 

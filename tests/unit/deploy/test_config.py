@@ -170,6 +170,15 @@ def test_the_data_plane_listens_on_loopback_where_all_else_does() -> None:
     assert load(DEFAULT_FILE, open_to_others).cluster.kv_transfer.ucx_net_devices is None
 
 
+def test_the_proxy_orders_requests_as_the_workers_do_unless_it_is_told_otherwise() -> None:
+    scheduling = "cluster.engine.scheduling"
+    theirs = {f"{scheduling}.priority_ageing_s": 5, f"{scheduling}.long_prefill_token_threshold": 400}
+    proxy = load(DEFAULT_FILE, theirs).proxy
+    assert (proxy.priority_ageing_s, proxy.long_prompt_tokens) == (5, 400)
+    proxy = load(DEFAULT_FILE, {**theirs, "proxy.priority_ageing_s": 1}).proxy
+    assert (proxy.priority_ageing_s, proxy.long_prompt_tokens) == (1, 400)
+
+
 @pytest.mark.parametrize("file", sorted((DEFAULT_FILE.parent / "examples").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_example_is_a_valid_configuration(file: Path) -> None:
     config = load(file, {})
