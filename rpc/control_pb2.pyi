@@ -52,14 +52,16 @@ class Member(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.Role, str]] = ..., role_epoch: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., node: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Members(_message.Message):
-    __slots__ = ("version", "controller_incarnation", "members")
+    __slots__ = ("version", "controller_incarnation", "members", "pool_nodes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    POOL_NODES_FIELD_NUMBER: _ClassVar[int]
     version: int
     controller_incarnation: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, version: _Optional[int] = ..., controller_incarnation: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    pool_nodes: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, version: _Optional[int] = ..., controller_incarnation: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., pool_nodes: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()

@@ -18,6 +18,7 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_PREFILL: _ClassVar[Role]
     ROLE_DECODE: _ClassVar[Role]
     ROLE_MIXED: _ClassVar[Role]
+    ROLE_POOL: _ClassVar[Role]
 
 class FailureCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -34,6 +35,7 @@ ROLE_UNSPECIFIED: Role
 ROLE_PREFILL: Role
 ROLE_DECODE: Role
 ROLE_MIXED: Role
+ROLE_POOL: Role
 FAILURE_UNSPECIFIED: FailureCode
 FAILURE_INVALID: FailureCode
 FAILURE_ROLE_CHANGED: FailureCode
