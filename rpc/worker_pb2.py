@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10rpc/worker.proto\x12\npdserve.v1\"X\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11proxy_incarnation\x18\x02 \x01(\t\x12\x1a\n\x12worker_incarnation\x18\x03 \x01(\t\"\x8a\x01\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x1a\n\x12worker_incarnation\x18\x02 \x01(\t\x12\x1e\n\x04role\x18\x03 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x12\n\nrole_epoch\x18\x04 \x01(\x04\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\"\x06\n\x04Ping\"\x8b\x01\n\x04Load\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x19\n\x11num_queued_tokens\x18\x03 \x01(\x04\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x11\n\tadmitting\x18\x06 \x01(\x08\"\x9f\x03\n\x0eSamplingParams\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05top_k\x18\x04 \x01(\x05\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\r\n\x05min_p\x18\x07 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\t \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\n \x01(\x02\x12=\n\nlogit_bias\x18\x0b \x03(\x0b\x32).pdserve.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x19\n\x0cnum_logprobs\x18\r \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07grammar\x18\x0e \x01(\t\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0f\n\r_num_logprobs\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xb1\x01\n\x0cTokenRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12\x12\n\noutput_ids\x18\x03 \x03(\r\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.pdserve.v1.SamplingParams\x12\x11\n\ttimeout_s\x18\x05 \x01(\x01\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x12\n\ncache_salt\x18\x07 \x01(\t\"*\n\x06Ticket\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\xbe\x01\n\x0ePrefillCommand\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.pdserve.v1.HelloH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.PingH\x00\x12)\n\x05start\x18\x03 \x01(\x0b\x32\x18.pdserve.v1.StartPrefillH\x00\x12\x30\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x1f.pdserve.v1.AbortRequestCommandH\x00\x42\t\n\x07\x63ommand\"q\n\x0cStartPrefill\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.pdserve.v1.TokenRequest\x12\"\n\x06ticket\x18\x02 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x12\n\nrole_epoch\x18\x03 \x01(\x04\":\n\x13\x41\x62ortRequestCommand\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\xbb\x01\n\x0cPrefillEvent\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.WelcomeH\x00\x12 \n\x04load\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.LoadH\x00\x12+\n\x04\x64one\x18\x03 \x01(\x0b\x32\x1b.pdserve.v1.PrefillProgressH\x00\x12+\n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x19.pdserve.v1.RequestFailedH\x00\x42\x07\n\x05\x65vent\"f\n\x0fPrefillProgress\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\"\xbc\x01\n\rDecodeCommand\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.pdserve.v1.HelloH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.PingH\x00\x12(\n\x05start\x18\x03 \x01(\x0b\x32\x17.pdserve.v1.StartDecodeH\x00\x12\x30\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x1f.pdserve.v1.AbortRequestCommandH\x00\x42\t\n\x07\x63ommand\"g\n\x08KVSource\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x11\n\ttransport\x18\x04 \x01(\t\"\x83\x01\n\x0bStartDecode\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.pdserve.v1.TokenRequest\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\nrole_epoch\x18\x03 \x01(\x04\x12$\n\x06source\x18\x04 \x01(\x0b\x32\x14.pdserve.v1.KVSource\"\xec\x01\n\x0b\x44\x65\x63odeEvent\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.WelcomeH\x00\x12 \n\x04load\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.LoadH\x00\x12(\n\x06tokens\x18\x03 \x01(\x0b\x32\x16.pdserve.v1.StepTokensH\x00\x12\x33\n\x0ehandoff_failed\x18\x04 \x01(\x0b\x32\x19.pdserve.v1.HandoffFailedH\x00\x12+\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x19.pdserve.v1.RequestFailedH\x00\x42\x07\n\x05\x65vent\"9\n\nStepTokens\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.pdserve.v1.RequestTokens\"\xb8\x01\n\rRequestTokens\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\r\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\"\n\x06origin\x18\x06 \x01(\x0b\x32\x12.pdserve.v1.Origin\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.pdserve.v1.TokenLogprobs\"p\n\x06Origin\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\x12\x17\n\x0freceived_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\r\x12\x1d\n\x15prefill_cached_tokens\x18\x04 \x01(\r\"T\n\rHandoffFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"l\n\rRequestFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12%\n\x04\x63ode\x18\x03 \x01(\x0e\x32\x17.pdserve.v1.FailureCode\x12\x0f\n\x07message\x18\x04 \x01(\t*:\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x14\n\x10PROTOCOL_VERSION\x10\x02*^\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x0e\n\nROLE_MIXED\x10\x03\x12\r\n\tROLE_POOL\x10\x04*\xae\x01\n\x0b\x46\x61ilureCode\x12\x17\n\x13\x46\x41ILURE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46\x41ILURE_INVALID\x10\x01\x12\x18\n\x14\x46\x41ILURE_ROLE_CHANGED\x10\x02\x12\x14\n\x10\x46\x41ILURE_DRAINING\x10\x03\x12\x14\n\x10\x46\x41ILURE_DEADLINE\x10\x04\x12\x14\n\x10\x46\x41ILURE_INTERNAL\x10\x05\x12\x15\n\x11\x46\x41ILURE_UNSAMPLED\x10\x06\x32N\n\x07Prefill\x12\x43\n\x07Session\x12\x1a.pdserve.v1.PrefillCommand\x1a\x18.pdserve.v1.PrefillEvent(\x01\x30\x01\x32K\n\x06\x44\x65\x63ode\x12\x41\n\x07Session\x12\x19.pdserve.v1.DecodeCommand\x1a\x17.pdserve.v1.DecodeEvent(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10rpc/worker.proto\x12\npdserve.v1\"X\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11proxy_incarnation\x18\x02 \x01(\t\x12\x1a\n\x12worker_incarnation\x18\x03 \x01(\t\"\x8a\x01\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x1a\n\x12worker_incarnation\x18\x02 \x01(\t\x12\x1e\n\x04role\x18\x03 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x12\n\nrole_epoch\x18\x04 \x01(\x04\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\"\x06\n\x04Ping\"\x8b\x01\n\x04Load\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x19\n\x11num_queued_tokens\x18\x03 \x01(\x04\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x11\n\tadmitting\x18\x06 \x01(\x08\"\x9f\x03\n\x0eSamplingParams\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05top_k\x18\x04 \x01(\x05\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\r\x12\r\n\x05min_p\x18\x07 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\t \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\n \x01(\x02\x12=\n\nlogit_bias\x18\x0b \x03(\x0b\x32).pdserve.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x19\n\x0cnum_logprobs\x18\r \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07grammar\x18\x0e \x01(\t\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0f\n\r_num_logprobs\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xb1\x01\n\x0cTokenRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12\x12\n\noutput_ids\x18\x03 \x03(\r\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.pdserve.v1.SamplingParams\x12\x11\n\ttimeout_s\x18\x05 \x01(\x01\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x12\n\ncache_salt\x18\x07 \x01(\t\"*\n\x06Ticket\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"@\n\nPoolMember\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"V\n\x07PoolUse\x12\'\n\x07members\x18\x01 \x03(\x0b\x32\x16.pdserve.v1.PoolMember\x12\r\n\x05reads\x18\x02 \x01(\x08\x12\x13\n\x0bwrites_back\x18\x03 \x01(\x08\"\xbe\x01\n\x0ePrefillCommand\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.pdserve.v1.HelloH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.PingH\x00\x12)\n\x05start\x18\x03 \x01(\x0b\x32\x18.pdserve.v1.StartPrefillH\x00\x12\x30\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x1f.pdserve.v1.AbortRequestCommandH\x00\x42\t\n\x07\x63ommand\"\x94\x01\n\x0cStartPrefill\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.pdserve.v1.TokenRequest\x12\"\n\x06ticket\x18\x02 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x12\n\nrole_epoch\x18\x03 \x01(\x04\x12!\n\x04pool\x18\x04 \x01(\x0b\x32\x13.pdserve.v1.PoolUse\":\n\x13\x41\x62ortRequestCommand\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"\xbb\x01\n\x0cPrefillEvent\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.WelcomeH\x00\x12 \n\x04load\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.LoadH\x00\x12+\n\x04\x64one\x18\x03 \x01(\x0b\x32\x1b.pdserve.v1.PrefillProgressH\x00\x12+\n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x19.pdserve.v1.RequestFailedH\x00\x42\x07\n\x05\x65vent\"f\n\x0fPrefillProgress\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\"\xbc\x01\n\rDecodeCommand\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.pdserve.v1.HelloH\x00\x12 \n\x04ping\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.PingH\x00\x12(\n\x05start\x18\x03 \x01(\x0b\x32\x17.pdserve.v1.StartDecodeH\x00\x12\x30\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x1f.pdserve.v1.AbortRequestCommandH\x00\x42\t\n\x07\x63ommand\"g\n\x08KVSource\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x11\n\ttransport\x18\x04 \x01(\t\"\xa6\x01\n\x0bStartDecode\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.pdserve.v1.TokenRequest\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\nrole_epoch\x18\x03 \x01(\x04\x12$\n\x06source\x18\x04 \x01(\x0b\x32\x14.pdserve.v1.KVSource\x12!\n\x04pool\x18\x05 \x01(\x0b\x32\x13.pdserve.v1.PoolUse\"\xec\x01\n\x0b\x44\x65\x63odeEvent\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.pdserve.v1.WelcomeH\x00\x12 \n\x04load\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.LoadH\x00\x12(\n\x06tokens\x18\x03 \x01(\x0b\x32\x16.pdserve.v1.StepTokensH\x00\x12\x33\n\x0ehandoff_failed\x18\x04 \x01(\x0b\x32\x19.pdserve.v1.HandoffFailedH\x00\x12+\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x19.pdserve.v1.RequestFailedH\x00\x42\x07\n\x05\x65vent\"9\n\nStepTokens\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.pdserve.v1.RequestTokens\"\xb8\x01\n\rRequestTokens\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\r\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\"\n\x06origin\x18\x06 \x01(\x0b\x32\x12.pdserve.v1.Origin\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.pdserve.v1.TokenLogprobs\"p\n\x06Origin\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\x12\x17\n\x0freceived_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\r\x12\x1d\n\x15prefill_cached_tokens\x18\x04 \x01(\r\"T\n\rHandoffFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"l\n\rRequestFailed\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12%\n\x04\x63ode\x18\x03 \x01(\x0e\x32\x17.pdserve.v1.FailureCode\x12\x0f\n\x07message\x18\x04 \x01(\t*:\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x14\n\x10PROTOCOL_VERSION\x10\x03*^\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n\x0cROLE_PREFILL\x10\x01\x12\x0f\n\x0bROLE_DECODE\x10\x02\x12\x0e\n\nROLE_MIXED\x10\x03\x12\r\n\tROLE_POOL\x10\x04*\xae\x01\n\x0b\x46\x61ilureCode\x12\x17\n\x13\x46\x41ILURE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x46\x41ILURE_INVALID\x10\x01\x12\x18\n\x14\x46\x41ILURE_ROLE_CHANGED\x10\x02\x12\x14\n\x10\x46\x41ILURE_DRAINING\x10\x03\x12\x14\n\x10\x46\x41ILURE_DEADLINE\x10\x04\x12\x14\n\x10\x46\x41ILURE_INTERNAL\x10\x05\x12\x15\n\x11\x46\x41ILURE_UNSAMPLED\x10\x06\x32N\n\x07Prefill\x12\x43\n\x07Session\x12\x1a.pdserve.v1.PrefillCommand\x1a\x18.pdserve.v1.PrefillEvent(\x01\x30\x01\x32K\n\x06\x44\x65\x63ode\x12\x41\n\x07Session\x12\x19.pdserve.v1.DecodeCommand\x1a\x17.pdserve.v1.DecodeEvent(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_PROTOCOL']._serialized_start=3015
-  _globals['_PROTOCOL']._serialized_end=3073
-  _globals['_ROLE']._serialized_start=3075
-  _globals['_ROLE']._serialized_end=3169
-  _globals['_FAILURECODE']._serialized_start=3172
-  _globals['_FAILURECODE']._serialized_end=3346
+  _globals['_PROTOCOL']._serialized_start=3240
+  _globals['_PROTOCOL']._serialized_end=3298
+  _globals['_ROLE']._serialized_start=3300
+  _globals['_ROLE']._serialized_end=3394
+  _globals['_FAILURECODE']._serialized_start=3397
+  _globals['_FAILURECODE']._serialized_end=3571
   _globals['_HELLO']._serialized_start=32
   _globals['_HELLO']._serialized_end=120
   _globals['_WELCOME']._serialized_start=123
@@ -57,36 +57,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENREQUEST']._serialized_end=1082
   _globals['_TICKET']._serialized_start=1084
   _globals['_TICKET']._serialized_end=1126
-  _globals['_PREFILLCOMMAND']._serialized_start=1129
-  _globals['_PREFILLCOMMAND']._serialized_end=1319
-  _globals['_STARTPREFILL']._serialized_start=1321
-  _globals['_STARTPREFILL']._serialized_end=1434
-  _globals['_ABORTREQUESTCOMMAND']._serialized_start=1436
-  _globals['_ABORTREQUESTCOMMAND']._serialized_end=1494
-  _globals['_PREFILLEVENT']._serialized_start=1497
-  _globals['_PREFILLEVENT']._serialized_end=1684
-  _globals['_PREFILLPROGRESS']._serialized_start=1686
-  _globals['_PREFILLPROGRESS']._serialized_end=1788
-  _globals['_DECODECOMMAND']._serialized_start=1791
-  _globals['_DECODECOMMAND']._serialized_end=1979
-  _globals['_KVSOURCE']._serialized_start=1981
-  _globals['_KVSOURCE']._serialized_end=2084
-  _globals['_STARTDECODE']._serialized_start=2087
-  _globals['_STARTDECODE']._serialized_end=2218
-  _globals['_DECODEEVENT']._serialized_start=2221
-  _globals['_DECODEEVENT']._serialized_end=2457
-  _globals['_STEPTOKENS']._serialized_start=2459
-  _globals['_STEPTOKENS']._serialized_end=2516
-  _globals['_REQUESTTOKENS']._serialized_start=2519
-  _globals['_REQUESTTOKENS']._serialized_end=2703
-  _globals['_ORIGIN']._serialized_start=2705
-  _globals['_ORIGIN']._serialized_end=2817
-  _globals['_HANDOFFFAILED']._serialized_start=2819
-  _globals['_HANDOFFFAILED']._serialized_end=2903
-  _globals['_REQUESTFAILED']._serialized_start=2905
-  _globals['_REQUESTFAILED']._serialized_end=3013
-  _globals['_PREFILL']._serialized_start=3348
-  _globals['_PREFILL']._serialized_end=3426
-  _globals['_DECODE']._serialized_start=3428
-  _globals['_DECODE']._serialized_end=3503
+  _globals['_POOLMEMBER']._serialized_start=1128
+  _globals['_POOLMEMBER']._serialized_end=1192
+  _globals['_POOLUSE']._serialized_start=1194
+  _globals['_POOLUSE']._serialized_end=1280
+  _globals['_PREFILLCOMMAND']._serialized_start=1283
+  _globals['_PREFILLCOMMAND']._serialized_end=1473
+  _globals['_STARTPREFILL']._serialized_start=1476
+  _globals['_STARTPREFILL']._serialized_end=1624
+  _globals['_ABORTREQUESTCOMMAND']._serialized_start=1626
+  _globals['_ABORTREQUESTCOMMAND']._serialized_end=1684
+  _globals['_PREFILLEVENT']._serialized_start=1687
+  _globals['_PREFILLEVENT']._serialized_end=1874
+  _globals['_PREFILLPROGRESS']._serialized_start=1876
+  _globals['_PREFILLPROGRESS']._serialized_end=1978
+  _globals['_DECODECOMMAND']._serialized_start=1981
+  _globals['_DECODECOMMAND']._serialized_end=2169
+  _globals['_KVSOURCE']._serialized_start=2171
+  _globals['_KVSOURCE']._serialized_end=2274
+  _globals['_STARTDECODE']._serialized_start=2277
+  _globals['_STARTDECODE']._serialized_end=2443
+  _globals['_DECODEEVENT']._serialized_start=2446
+  _globals['_DECODEEVENT']._serialized_end=2682
+  _globals['_STEPTOKENS']._serialized_start=2684
+  _globals['_STEPTOKENS']._serialized_end=2741
+  _globals['_REQUESTTOKENS']._serialized_start=2744
+  _globals['_REQUESTTOKENS']._serialized_end=2928
+  _globals['_ORIGIN']._serialized_start=2930
+  _globals['_ORIGIN']._serialized_end=3042
+  _globals['_HANDOFFFAILED']._serialized_start=3044
+  _globals['_HANDOFFFAILED']._serialized_end=3128
+  _globals['_REQUESTFAILED']._serialized_start=3130
+  _globals['_REQUESTFAILED']._serialized_end=3238
+  _globals['_PREFILL']._serialized_start=3573
+  _globals['_PREFILL']._serialized_end=3651
+  _globals['_DECODE']._serialized_start=3653
+  _globals['_DECODE']._serialized_end=3728
 # @@protoc_insertion_point(module_scope)

@@ -163,6 +163,26 @@ class Ticket(_message.Message):
     attempt: int
     def __init__(self, session: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
+class PoolMember(_message.Message):
+    __slots__ = ("name", "incarnation", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: str
+    address: str
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class PoolUse(_message.Message):
+    __slots__ = ("members", "reads", "writes_back")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    WRITES_BACK_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[PoolMember]
+    reads: bool
+    writes_back: bool
+    def __init__(self, members: _Optional[_Iterable[_Union[PoolMember, _Mapping]]] = ..., reads: _Optional[bool] = ..., writes_back: _Optional[bool] = ...) -> None: ...
+
 class PrefillCommand(_message.Message):
     __slots__ = ("hello", "ping", "start", "abort")
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -176,14 +196,16 @@ class PrefillCommand(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., start: _Optional[_Union[StartPrefill, _Mapping]] = ..., abort: _Optional[_Union[AbortRequestCommand, _Mapping]] = ...) -> None: ...
 
 class StartPrefill(_message.Message):
-    __slots__ = ("request", "ticket", "role_epoch")
+    __slots__ = ("request", "ticket", "role_epoch", "pool")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     request: TokenRequest
     ticket: Ticket
     role_epoch: int
-    def __init__(self, request: _Optional[_Union[TokenRequest, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., role_epoch: _Optional[int] = ...) -> None: ...
+    pool: PoolUse
+    def __init__(self, request: _Optional[_Union[TokenRequest, _Mapping]] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., role_epoch: _Optional[int] = ..., pool: _Optional[_Union[PoolUse, _Mapping]] = ...) -> None: ...
 
 class AbortRequestCommand(_message.Message):
     __slots__ = ("request_id", "attempt")
@@ -242,16 +264,18 @@ class KVSource(_message.Message):
     def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class StartDecode(_message.Message):
-    __slots__ = ("request", "attempt", "role_epoch", "source")
+    __slots__ = ("request", "attempt", "role_epoch", "source", "pool")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     request: TokenRequest
     attempt: int
     role_epoch: int
     source: KVSource
-    def __init__(self, request: _Optional[_Union[TokenRequest, _Mapping]] = ..., attempt: _Optional[int] = ..., role_epoch: _Optional[int] = ..., source: _Optional[_Union[KVSource, _Mapping]] = ...) -> None: ...
+    pool: PoolUse
+    def __init__(self, request: _Optional[_Union[TokenRequest, _Mapping]] = ..., attempt: _Optional[int] = ..., role_epoch: _Optional[int] = ..., source: _Optional[_Union[KVSource, _Mapping]] = ..., pool: _Optional[_Union[PoolUse, _Mapping]] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
     __slots__ = ("welcome", "load", "tokens", "handoff_failed", "failed")
