@@ -56,9 +56,9 @@ class KVCache:
         """The same memory as uint8, `[num_blocks, block_bytes]`."""
         return self.tensor.view(self.num_blocks, -1).view(torch.uint8)
 
-    def write_blocks(self, blocks: Sequence[int], payload: Tensor) -> None:
-        """Copies `payload`, uint8 `[len(blocks), block_bytes]`, into these blocks."""
-        rows = self.as_bytes()
+    def write_blocks(self, blocks: Sequence[int], payload: Tensor, start: int = 0) -> None:
+        """Copies `payload`, uint8 `[len(blocks), n]`, into these blocks, into their bytes `[start, start + n)`."""
+        rows = self.as_bytes()[:, start : start + payload.shape[1]]
         for block, row in zip(blocks, payload, strict=True):  # plain copies: ten times as fast as indexing by bytes
             rows[block].copy_(row)
 

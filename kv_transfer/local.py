@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from engine.kv_cache import KVCache
+from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.staging import Slot
 from kv_transfer.transport import TransferFailed
 
@@ -56,7 +57,9 @@ class LocalTransport:
             connected.set_result(None)
         return connected
 
-    def read(self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0) -> Future[None]:
+    def read(
+        self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0, part: BlockPart = WHOLE
+    ) -> Future[None]:
         read: Future[None] = Future()
         read.set_running_or_notify_cancel()
         with self._lock:
@@ -64,7 +67,7 @@ class LocalTransport:
             fault = self._faults.popleft() if self._faults else None
 
             def run() -> None:
-                self._copy(peer, blocks, slot, read, fault)
+                self._copy(peer, blocks, slot, part, read, fault)
 
             if self._closed:
                 read.set_exception(TransferFailed("the transport is closed"))
@@ -123,16 +126,28 @@ class LocalTransport:
             self._waiting.remove(first)
         first[1]()
 
-    def _copy(self, peer: str, blocks: Sequence[int], slot: Slot, read: Future[None], fault: str | None) -> None:
+    def _copy(
+        self, peer: str, blocks: Sequence[int], slot: Slot, part: BlockPart, read: Future[None], fault: str | None
+    ) -> None:
         cache = self._network.caches.get(peer) if peer in self._connected else None
-        if fault is not None:
-            read.set_exception(TransferFailed(fault))
-        elif cache is None:
-            read.set_exception(TransferFailed(f"{peer} is not connected"))
-        elif not all(0 <= block < cache.num_blocks for block in blocks):
-            read.set_exception(TransferFailed(f"{peer} has no blocks {list(blocks)}"))
+        try:
+            if fault is not None:
+                raise TransferFailed(fault)
+            if cache is None:
+                raise TransferFailed(f"{peer} is not connected")
+            if not all(0 <= block < cache.num_blocks for block in blocks):
+                raise TransferFailed(f"{peer} has no blocks {list(blocks)}")
+            _copy_parts(cache, blocks, slot, part)
+        except (TransferFailed, ValueError) as error:
+            read.set_exception(TransferFailed(str(error)))
         else:
-            source = cache.as_bytes()
-            for i, block in enumerate(blocks):
-                slot.memory[i * cache.block_bytes : (i + 1) * cache.block_bytes].copy_(source[block])
             read.set_result(None)
+
+
+def _copy_parts(cache: KVCache, blocks: Sequence[int], slot: Slot, part: BlockPart) -> None:
+    wanted = part.within(cache.block_bytes)
+    if len(blocks) * len(wanted) > len(slot.memory):
+        raise ValueError(f"{len(blocks)} blocks of {len(wanted)} bytes do not fit into a slot of {len(slot.memory)}")
+    source = cache.as_bytes()[:, wanted.start : wanted.stop]
+    for i, block in enumerate(blocks):
+        slot.memory[i * len(wanted) : (i + 1) * len(wanted)].copy_(source[block])

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from engine.kv_cache import KVCache
+from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.inbox import Command, Inbox
 from kv_transfer.nixl_agent import NixlAgent, ReadState
 from kv_transfer.nixl_read import Connection, Read
@@ -50,7 +51,6 @@ class NixlTransport:
         ucx_net_devices: str | None = None,
         on_failed: Callable[[str], None] = logger.error,
     ) -> None:
-        self._blocks_per_slot = ring.blocks_per_slot
         self._connections: dict[str, Connection] = {}
         self._waiting: list[Read] = []  # to be posted; no more than there are staging slots
         self._reads: list[Read] = []  # posted
@@ -76,10 +76,12 @@ class NixlTransport:
         connected: Future[None] = Future()
         return self._inbox.put(Command(connected, lambda: self._connect(peer, metadata, connected), connects=peer))
 
-    def read(self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0) -> Future[None]:
+    def read(
+        self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0, part: BlockPart = WHOLE
+    ) -> Future[None]:
         read: Future[None] = Future()
         read.set_running_or_notify_cancel()
-        return self._inbox.put(Command(read, lambda: self._queue(peer, blocks, slot, read, order)))
+        return self._inbox.put(Command(read, lambda: self._queue(peer, tuple(blocks), part, slot.index, read, order)))
 
     def forget(self, peer: str) -> None:
         self._inbox.put(Command(Future(), lambda: self._forget(peer)))
@@ -151,18 +153,20 @@ class NixlTransport:
             self._connections[peer] = Connection(self._agent.add_peer(peer, metadata))
         connected.set_result(None)
 
-    def _queue(self, peer: str, blocks: Sequence[int], slot: Slot, future: Future[None], order: float) -> None:
+    def _queue(
+        self, peer: str, blocks: tuple[int, ...], part: BlockPart, slot: int, future: Future[None], order: float
+    ) -> None:
         connection = self._connections.get(peer)
         if connection is None or connection.forgotten:
             raise TransferFailed(f"{peer} is not connected")
         connection.num_reads += 1
-        self._waiting.append(Read(connection, tuple(blocks), slot.index * self._blocks_per_slot, future, order))
+        self._waiting.append(Read(connection, blocks, part, slot, future, order))
 
     def _post_next(self) -> None:
         read = min(self._waiting, key=lambda read: read.order)
         self._waiting.remove(read)
         try:
-            read.handle = self._agent.make_read(read.connection.blocks, read.blocks, read.first_piece)
+            read.handle = self._agent.make_read(read.connection.blocks, read.blocks, read.part, read.slot)
         except TransferFailed as error:
             self._resolve(read, error)
             return

@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import ctypes
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from nixl_cu12 import _bindings
@@ -20,9 +21,13 @@ from nixl_cu12._api import nixl_agent, nixl_agent_config
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from kv_transfer.block_part import WHOLE, BlockPart
+from kv_transfer.staging import pieces_in_row
 from kv_transfer.transport import TransferFailed
 
+K = TypeVar("K")
 BACKEND = "UCX"
+MAX_PREPARED = 16  # descriptor lists kept for one peer, or for the staging memory
 ERRORS: tuple[type[Exception], ...] = (
     _bindings.nixlBackendError,
     _bindings.nixlCancelledError,
@@ -61,21 +66,22 @@ class Pieces(BaseModel):
 
     @classmethod
     def of(cls, rows: Tensor, piece_bytes: int) -> Pieces:
-        """`rows`: uint8 `[rows, row_bytes]`, each cut into as many whole pieces as fit."""
+        """`rows`: uint8 `[rows, row_bytes]`, each cut into as many whole pieces as fit and one read may have."""
         return cls(
             address=rows.data_ptr(),
             piece_bytes=piece_bytes,
             rows=rows.shape[0],
             row_bytes=rows.shape[1],
-            per_row=rows.shape[1] // piece_bytes,
+            per_row=pieces_in_row(rows.shape[1], piece_bytes),
             memory="VRAM" if rows.is_cuda else "DRAM",
             device_id=max(0, rows.get_device()),
         )
 
-    def descriptors(self) -> list[tuple[int, int, int]]:
-        """(address, bytes, device) of each, row by row."""
+    def descriptors(self, part: BlockPart = WHOLE) -> list[tuple[int, int, int]]:
+        """(address, bytes, device) of that part of each, row by row."""
+        wanted = part.within(self.piece_bytes)
         return [
-            (self.address + row * self.row_bytes + i * self.piece_bytes, self.piece_bytes, self.device_id)
+            (self.address + row * self.row_bytes + i * self.piece_bytes + wanted.start, len(wanted), self.device_id)
             for row in range(self.rows)
             for i in range(self.per_row)
         ]
@@ -90,13 +96,36 @@ class AgentMetadata(BaseModel):
     blocks: Pieces
 
 
+@dataclass(slots=True)
+class Prepared(Generic[K]):
+    """Maintains NIXL's handles of the last `MAX_PREPARED` descriptor lists that were asked for."""
+
+    _handles: OrderedDict[K, Any] = field(default_factory=OrderedDict)
+
+    def get(self, key: K, prepare: Callable[[], Any]) -> Any:
+        if key not in self._handles:
+            self._handles[key] = prepare()
+            if len(self._handles) > MAX_PREPARED:
+                self._handles.popitem(last=False)[1].release()  # a read made from it has its own copy
+        self._handles.move_to_end(key)
+        return self._handles[key]
+
+    def release(self) -> None:
+        while self._handles:
+            self._handles.popitem()[1].release()
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteBlocks:
-    """A peer's blocks, prepared for reading by number."""
+    """A peer's blocks, readable by number; each part of them is prepared once."""
 
     peer: str
-    num_blocks: int
-    handle: Any
+    pieces: Pieces
+    prepared: Prepared[BlockPart] = field(default_factory=Prepared)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.pieces.rows * self.pieces.per_row
 
 
 class NixlAgent:
@@ -118,8 +147,9 @@ class NixlAgent:
             self._agent.create_backend(BACKEND, {"engine_config": settings})
             self._agent.register_memory(blocks)
             self._agent.register_memory(staging)
-            pieces = Pieces.of(staging, piece_bytes)
-            self._staging = self._agent.prep_xfer_dlist("", pieces.descriptors(), pieces.memory)
+            self._staging = staging
+            self._slots: Prepared[int] = Prepared()  # by the size of a piece
+            self._prepare_slots(piece_bytes)
         self._blocks = Pieces.of(blocks, piece_bytes)
 
     def metadata(self) -> bytes:
@@ -137,22 +167,45 @@ class NixlAgent:
             if name != peer.encode():
                 self._agent.remove_remote_agent(name)
                 raise TransferFailed(f"the metadata of {peer} is that of {name!r}")
-            handle = self._agent.prep_xfer_dlist(peer, theirs.blocks.descriptors(), theirs.blocks.memory)
-        return RemoteBlocks(peer, theirs.blocks.rows * theirs.blocks.per_row, handle)
+            source = RemoteBlocks(peer, theirs.blocks)
+            self._prepare_source(source, WHOLE)
+        return source
 
     def remove_peer(self, blocks: RemoteBlocks) -> None:
         """None of its reads may be running."""
         with _errors(f"forget {blocks.peer}"):
-            blocks.handle.release()
+            blocks.prepared.release()
             self._agent.remove_remote_agent(blocks.peer)
 
-    def make_read(self, source: RemoteBlocks, blocks: Sequence[int], first_piece: int) -> Any:
-        """A handle for `post`: the peer's blocks into the staging pieces from `first_piece` on."""
+    def make_read(self, source: RemoteBlocks, blocks: Sequence[int], part: BlockPart, slot: int) -> Any:
+        """A handle for `post`: that part of the peer's blocks into the staging slot of that number."""
         if not all(0 <= block < source.num_blocks for block in blocks):
             raise TransferFailed(f"{source.peer} has no blocks {[b for b in blocks if b >= source.num_blocks]}")
-        pieces = list(range(first_piece, first_piece + len(blocks)))
+        try:
+            piece_bytes = part.num_bytes(source.pieces.piece_bytes)
+        except ValueError as error:
+            raise TransferFailed(str(error)) from error
+        per_slot = pieces_in_row(self._staging.shape[1], piece_bytes)
+        if len(blocks) > per_slot:
+            raise TransferFailed(f"{len(blocks)} blocks of {piece_bytes} bytes are too many for one slot")
+        pieces = list(range(slot * per_slot, slot * per_slot + len(blocks)))
         with _errors(f"prepare a read from {source.peer}"):
-            return self._agent.make_prepped_xfer("READ", self._staging, pieces, source.handle, list(blocks))
+            return self._agent.make_prepped_xfer(
+                "READ", self._prepare_slots(piece_bytes), pieces, self._prepare_source(source, part), list(blocks)
+            )
+
+    def _prepare_source(self, source: RemoteBlocks, part: BlockPart) -> Any:
+        def prepare() -> Any:
+            return self._agent.prep_xfer_dlist(source.peer, source.pieces.descriptors(part), source.pieces.memory)
+
+        return source.prepared.get(part, prepare)
+
+    def _prepare_slots(self, piece_bytes: int) -> Any:
+        def prepare() -> Any:
+            pieces = Pieces.of(self._staging, piece_bytes)
+            return self._agent.prep_xfer_dlist("", pieces.descriptors(), pieces.memory)
+
+        return self._slots.get(piece_bytes, prepare)
 
     def post(self, read: Any) -> ReadState:
         """Over shared memory this call copies all of the bytes and blocks for that long."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from kv_transfer.block_part import BlockPart
 from kv_transfer.inbox import Command
 from kv_transfer.nixl_agent import RemoteBlocks
 from kv_transfer.transport import TransferFailed
@@ -30,7 +31,8 @@ class Read:
 
     connection: Connection
     blocks: tuple[int, ...]
-    first_piece: int  # of the staging memory
+    part: BlockPart
+    slot: int
     future: Future[None]
     order: float
     handle: Any = None

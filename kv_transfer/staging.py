@@ -14,9 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.completion import when_ended
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import FailureReason, HandoffError
+
+MAX_BLOCKS_PER_READ = 1024  # each is a descriptor, which transports prepare for every place in every slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,20 @@ class StagingRing:
             )
         self.memory = torch.zeros((config.staging_slots, config.staging_slot_bytes), dtype=torch.uint8, device=device)
         self.block_bytes = block_bytes
-        self.blocks_per_slot = config.staging_slot_bytes // block_bytes
         self._max_quarantined = config.max_quarantined_slots
         self._on_exhausted = on_exhausted
         self._exhausted = False
         self._free = deque(Slot(index, self.memory[index]) for index in range(config.staging_slots))
         self._waiting: list[Waiter] = []
         self._quarantined: set[int] = set()
+
+    @property
+    def blocks_per_slot(self) -> int:
+        return self.blocks_in_slot(WHOLE)
+
+    def blocks_in_slot(self, part: BlockPart) -> int:
+        """Of how many blocks that part fits into one slot."""
+        return pieces_in_row(self.memory.shape[1], part.num_bytes(self.block_bytes))
 
     @property
     def num_waiting(self) -> int:
@@ -131,3 +141,7 @@ class StagingRing:
             timer.cancel()
         self._quarantined.discard(slot.index)
         self.release(slot)
+
+
+def pieces_in_row(row_bytes: int, piece_bytes: int) -> int:
+    return min(row_bytes // piece_bytes, MAX_BLOCKS_PER_READ)

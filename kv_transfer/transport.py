@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.staging import Slot
 
 
@@ -30,12 +31,14 @@ class Transport(Protocol):
         """Makes `peer`, an incarnation, readable. Fails with TransferFailed."""
         ...
 
-    def read(self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0) -> Future[None]:
-        """Reads whole blocks of the peer into the slot, side by side, as listed.
+    def read(
+        self, peer: str, blocks: Sequence[int], slot: Slot, order: float = 0.0, part: BlockPart = WHOLE
+    ) -> Future[None]:
+        """Reads that part of each of the peer's blocks into the slot, side by side without gaps, as listed.
 
-        Of reads that wait for one another the one with the lowest `order` goes first, then the first come.
-        The future is resolved, with TransferFailed if so, once nothing can touch the slot any more: not resolved means
-        in doubt, whatever time has passed. It cannot be cancelled.
+        No more blocks than `StagingRing.blocks_in_slot` allows. Of reads that wait for one another the one with the
+        lowest `order` goes first, then the first come. The future is resolved, with TransferFailed if so, once nothing
+        can touch the slot any more: not resolved means in doubt, whatever time has passed. It cannot be cancelled.
         """
         ...
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.kv_cache import KVCache, KVLayout
+from kv_transfer.block_part import BlockPart, head_parts, layer_part
 from kv_transfer.config import TransferConfig
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import TransferFailed, Transport
@@ -59,6 +60,32 @@ class TransportContract:
         arrived = slot.memory[: 3 * LAYOUT.block_bytes].view(3, -1)
         assert arrived.equal(source.cache.as_bytes()[[5, 2, 9]])
 
+    @pytest.mark.parametrize(
+        "part", [layer_part(range(1), 2, LAYOUT.block_bytes), layer_part(range(1, 2), 2, LAYOUT.block_bytes)], ids=str
+    )
+    def test_a_layer_range_of_blocks_arrives_side_by_side(self, source: End, connected: End, part: BlockPart) -> None:
+        check_part_arrives(source, connected, [5, 6, 2], part)
+
+    def test_every_head_range_can_be_read(self, source: End, connected: End) -> None:
+        for part in head_parts(LAYOUT, range(1, 2)):
+            check_part_arrives(source, connected, [9, 1], part)
+
+    def test_more_blocks_fit_into_a_slot_when_only_a_part_of_each_is_read(self, source: End, connected: End) -> None:
+        part = layer_part(range(1), 2, LAYOUT.block_bytes)
+        num_blocks = connected.ring.blocks_in_slot(part)
+        assert num_blocks == 2 * connected.ring.blocks_per_slot
+        check_part_arrives(source, connected, list(range(num_blocks)), part)
+
+    @pytest.mark.parametrize("part", [BlockPart(-4), BlockPart(4, 4), BlockPart(0, LAYOUT.block_bytes + 4)], ids=str)
+    def test_bytes_that_a_block_does_not_have_fail(self, source: End, connected: End, part: BlockPart) -> None:
+        with pytest.raises(TransferFailed, match="no part of a block"):
+            connected.transport.read(source.incarnation, [1], connected.slot(), part=part).result(WAIT_S)
+
+    def test_more_than_a_slot_holds_fails(self, source: End, connected: End) -> None:
+        too_many = list(range(connected.ring.blocks_per_slot + 1))
+        with pytest.raises(TransferFailed, match="slot"):
+            connected.transport.read(source.incarnation, too_many, connected.slot(0)).result(WAIT_S)
+
     def test_a_read_touches_nothing_else(self, source: End, connected: End) -> None:
         connected.ring.memory.fill_(77)
         cache = connected.cache.tensor.clone()
@@ -105,3 +132,14 @@ class TransportContract:
             connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
         with pytest.raises(TransferFailed, match="closed"):
             connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+
+
+def check_part_arrives(source: End, reader: End, blocks: list[int], part: BlockPart) -> None:
+    rows = source.cache.as_bytes()
+    rows[:] = torch.randint(256, rows.shape, dtype=torch.uint8)
+    reader.ring.memory.fill_(77)
+    slot, wanted = reader.slot(1), part.within(LAYOUT.block_bytes)
+    reader.transport.read(source.incarnation, blocks, slot, part=part).result(WAIT_S)
+    num_bytes = len(blocks) * len(wanted)
+    assert slot.memory[:num_bytes].view(len(blocks), -1).equal(rows[blocks, wanted.start : wanted.stop])
+    assert bool((slot.memory[num_bytes:] == 77).all())
