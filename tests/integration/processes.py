@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.spec import ROLES, RoleName
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from tests.hosts import HERE, Host
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
@@ -33,13 +34,13 @@ START_TIMEOUT_S = 60.0
 class StaticController(control_pb2_grpc.MembershipServicer):
     """Tells every proxy the members it was given, and again after each change."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         self._members: list[control_pb2.Member] = []
         self._version = 1
         self._changed = threading.Condition()
         self._server = grpc.server(ThreadPoolExecutor(8))
         control_pb2_grpc.add_MembershipServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.address = f"{host}:{self._server.add_insecure_port(f'{host}:0')}"
         self._server.start()
 
     def set_members(self, members: list[control_pb2.Member]) -> None:
@@ -72,6 +73,7 @@ class WorkerProcess:
     role: RoleName
     process: subprocess.Popen[str]
     addresses: dict[str, Any]
+    host: Host = HERE
 
     def member(self) -> control_pb2.Member:
         return control_pb2.Member(
@@ -82,7 +84,7 @@ class WorkerProcess:
             state=control_pb2.WORKER_READY,
             address=self.addresses["grpc"],
             metrics_address=self.addresses["metrics"],
-            node="here",
+            node=self.addresses["node"],
             transports=self.addresses["transports"],
         )
 
@@ -121,14 +123,15 @@ class Processes:
     engine: dict[str, Any] = field(default_factory=dict)
     kv_transfer: dict[str, Any] = field(default_factory=dict)
     workers: list[WorkerProcess] = field(default_factory=list)
+    own_address: str = HERE.address  # by which the hosts reach this process
 
     def __post_init__(self) -> None:
-        self.controller = StaticController()
+        self.controller = StaticController(self.own_address)
         self.http = ""
         self.grpc = ""
         self._proxy: subprocess.Popen[str] | None = None
 
-    def start_worker(self, role: RoleName, name: str = "", **fields: Any) -> WorkerProcess:
+    def start_worker(self, role: RoleName, name: str = "", host: Host = HERE, **fields: Any) -> WorkerProcess:
         name = name or f"{role}-{sum(1 for w in self.workers if w.role == role)}"
         spec = {
             "name": name,
@@ -136,13 +139,13 @@ class Processes:
             "incarnation": f"{name}-{os.urandom(4).hex()}",
             "model_dir": str(self.model_dir),
             "model_name": "test",
-            "host": "127.0.0.1",
+            "host": host.address,
             "engine": self.engine,
             "kv_transfer": self.kv_transfer,
         } | fields
         log = (self.log_dir / f"{spec['incarnation']}.log").open("w")
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.worker_main", json.dumps(spec)],
+            host.command([sys.executable, "-m", "tests.integration.worker_main", json.dumps(spec)]),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -151,7 +154,7 @@ class Processes:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, f"worker {name} did not start:\n{Path(log.name).read_text()[-3000:]}"
-        worker = WorkerProcess(name, role, process, json.loads(line))
+        worker = WorkerProcess(name, role, process, json.loads(line), host)
         self.workers.append(worker)
         self.publish()
         return worker
@@ -166,23 +169,24 @@ class Processes:
     def replace(self, worker: WorkerProcess) -> WorkerProcess:
         """What the controller does after a death: the same worker as a new incarnation."""
         self.workers.remove(worker)
-        return self.start_worker(worker.role, worker.name)
+        return self.start_worker(worker.role, worker.name, worker.host)
 
     def publish(self) -> None:
         self.controller.set_members([worker.member() for worker in self.workers])
 
-    def start_proxy(self, *arguments: str) -> None:
+    def start_proxy(self, *arguments: str, host: Host = HERE) -> None:
         http_port, grpc_port = free_port(), free_port()
-        self.http, self.grpc = f"http://127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}"
+        self.http, self.grpc = f"http://{host.address}:{http_port}", f"{host.address}:{grpc_port}"
         options = {
-            "controller": f"127.0.0.1:{self.controller.port}",
+            "controller": self.controller.address,
+            "host": host.address,
             "model-dir": self.model_dir,
             "model-name": "test",
             "http-port": http_port,
             "grpc-port": grpc_port,
         }
         self._proxy = subprocess.Popen(
-            [sys.executable, "-m", "proxy", *(f"--{key}={value}" for key, value in options.items()), *arguments],
+            host.command([sys.executable, "-m", "proxy", *(f"--{k}={v}" for k, v in options.items()), *arguments]),
             stderr=(self.log_dir / "proxy.log").open("w"),
             text=True,
             cwd=ROOT,

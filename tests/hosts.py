@@ -1,0 +1,180 @@
+"""Several hosts on one machine: network namespaces on one switch, with links that a test can limit, cut and pull out.
+
+The test's own process is on the same switch, so what it asks of a host goes around the faults between hosts. Everything
+goes when the context ends, and what a killed run left goes when the next one begins. Needs root, ip, tc and iptables.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PREFIX = "pdserve"
+NAMESPACES = Path("/run/netns")
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "iptables": "iptables", "unshare": "util-linux"}
+OWN_ADDRESS = 254  # the test's own, on each network
+SET_HOSTNAME = 'hostname "$0" && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where a process can run. Without a namespace it is this machine itself."""
+
+    name: str
+    address: str
+    namespace: str = ""
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The same process, in this host and under its name; it keeps the pid that it is started with."""
+        if not self.namespace:
+            return list(arguments)
+        enter = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", SET_HOSTNAME, self.name]
+        return [*enter, *arguments]
+
+
+HERE = Host("here", "127.0.0.1")
+
+
+class Network:
+    """Maintains the links between `hosts`. Each fault lasts as long as its context."""
+
+    def __init__(self, hosts: Sequence[Host], own_address: str) -> None:
+        self.hosts = tuple(hosts)
+        self.own_address = own_address  # by which hosts reach the test's process
+
+    @contextmanager
+    def limited(self, host: Host, megabits_per_s: float) -> Iterator[None]:
+        """What `host` sends, together."""
+        queue = ("dev", "eth0", "root")
+        limit = ("tbf", "rate", f"{megabits_per_s:g}mbit", "burst", "64kb", "latency", "100ms")
+        _in(host, "tc", "qdisc", "replace", *queue, *limit)
+        try:
+            yield
+        finally:
+            _in(host, "tc", "qdisc", "del", *queue)
+
+    @contextmanager
+    def cut(self, one: Host, other: Host, port: int | None = None) -> Iterator[None]:
+        """Drops every packet between the two, or those to and from `port` of `other`. Nobody is told."""
+        at_one = ["-s", other.address, *_tcp("--sport", port), "-j", "DROP"]
+        at_other = ["-s", one.address, *_tcp("--dport", port), "-j", "DROP"]
+        with _dropping(one, at_one), _dropping(other, at_other):
+            yield
+
+    @contextmanager
+    def unplugged(self, host: Host) -> Iterator[None]:
+        """The host's link is down: whoever sends from there is told, nobody else is."""
+        _in(host, "ip", "link", "set", "eth0", "down")
+        try:
+            yield
+        finally:
+            _in(host, "ip", "link", "set", "eth0", "up")
+
+
+@contextmanager
+def network(num_hosts: int) -> Iterator[Network]:
+    """`h0`, `h1` and so on. Skips the test, with the reason, where that cannot be had."""
+    reason = _missing()
+    if reason is not None:
+        pytest.skip(f"no hosts in network namespaces: {reason}")
+    _remove_leftovers()
+    with ExitStack() as undo:
+        yield _build(num_hosts, undo)
+
+
+def _build(num_hosts: int, undo: ExitStack) -> Network:
+    run_name, subnet = f"{PREFIX}-{os.getpid()}", _free_subnet()
+    switch = f"{run_name}-switch"
+    _add_namespace(switch, undo)
+    _run("ip", "-n", switch, "link", "add", "switch", "type", "bridge")
+    _run("ip", "-n", switch, "link", "set", "switch", "up")
+    own_link = f"pd{os.getpid()}"  # 15 characters at most
+    _run("ip", "-n", switch, "link", "add", "own", "type", "veth", "peer", "name", own_link, "netns", str(os.getpid()))
+    _run("ip", "-n", switch, "link", "set", "own", "master", "switch", "up")
+    own_address = f"{subnet}.{OWN_ADDRESS}"
+    _run("ip", "address", "add", f"{own_address}/24", "dev", own_link)
+    _run("ip", "link", "set", own_link, "up")
+    hosts = [Host(f"h{n}", f"{subnet}.{n + 1}", f"{run_name}-h{n}") for n in range(num_hosts)]
+    for host in hosts:
+        _add_namespace(host.namespace, undo)
+        link = ["link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", host.namespace]
+        _run("ip", "-n", switch, *link)
+        _run("ip", "-n", switch, "link", "set", host.name, "master", "switch", "up")
+        _run("ip", "-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
+        _run("ip", "-n", host.namespace, "link", "set", "lo", "up")
+        _run("ip", "-n", host.namespace, "link", "set", "eth0", "up")
+    return Network(hosts, own_address)
+
+
+def _add_namespace(name: str, undo: ExitStack) -> None:
+    undo.callback(_remove_namespace, name)
+    _run("ip", "netns", "add", name)
+
+
+def _remove_namespace(name: str) -> None:
+    """With every process that still runs there, and every link of it."""
+    pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
+    for pid in pids.split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _remove_leftovers() -> None:
+    """Of runs whose process is gone."""
+    for file in NAMESPACES.glob(f"{PREFIX}-*"):
+        pid = file.name.split("-")[1]
+        if not Path("/proc", pid).exists():
+            _remove_namespace(file.name)
+
+
+def _free_subnet() -> str:
+    """Three numbers of four, out of what is set aside for tests of networks (RFC 2544)."""
+    taken = subprocess.run(["ip", "-4", "address"], capture_output=True, text=True, check=True).stdout
+    first = os.getpid() % 512
+    numbers = (divmod((first + n) % 512, 256) for n in range(512))
+    return next(net for net in (f"198.{18 + high}.{low}" for high, low in numbers) if f" {net}." not in taken)
+
+
+@contextmanager
+def _dropping(host: Host, rule: Sequence[str]) -> Iterator[None]:
+    _in(host, "iptables", "-w", "-I", "INPUT", *rule)
+    try:
+        yield
+    finally:
+        _in(host, "iptables", "-w", "-D", "INPUT", *rule)
+
+
+def _tcp(option: str, port: int | None) -> list[str]:
+    return [] if port is None else ["-p", "tcp", option, str(port)]
+
+
+def _missing() -> str | None:
+    """Why there can be no namespaces here."""
+    if os.geteuid() != 0:
+        return "this needs root"
+    tools = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
+    if tools:
+        return f"not installed: {', '.join(tools)}"
+    probe = f"{PREFIX}-{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    _remove_namespace(probe)
+    return made.stderr.strip() or None
+
+
+def _in(host: Host, *command: str) -> None:
+    _run("ip", "netns", "exec", host.namespace, *command)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
