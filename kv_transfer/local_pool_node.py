@@ -105,6 +105,9 @@ class LocalPoolNode:
                 self._num_offers -= 1
         return [self.store.holds(key) for key in keys]
 
+    async def disconnect(self) -> None:
+        """There is no connection."""
+
     async def run(self) -> None:
         """Until cancelled: ends what runs out."""
         while True:

@@ -19,7 +19,7 @@ class PoolConfig(BaseModel):
     max_pulls: int = Field(2, ge=1)  # offers that are read at a time
     max_offers: int = Field(32, ge=1)  # beyond them an offer is refused at once
     offer_timeout_s: float = Field(10.0, gt=0)
-    disk_timeout_s: float = Field(1.0, gt=0)  # a lookup waits so long for blocks on the disk
+    disk_timeout_s: float = Field(0.3, gt=0)  # a lookup waits so long for blocks on the disk
 
     @model_validator(mode="after")
     def _disk_has_a_place(self) -> PoolConfig:
