@@ -22,7 +22,7 @@ step() {  # NAME COMMAND…: runs it, goes on whatever comes of it
 step format ruff format --check .
 step lint ruff check .
 step types mypy
-step unit pytest -q -rs tests/unit
+step unit pytest -q -n 2 --dist loadfile -rs tests/unit
 step integration pytest -q -rs --durations=10 tests/integration
 step drill pytest -q -rs --durations=5 tests/drill
 echo "==> gpu: not run here; on a machine with one: PYTHON=.venv/bin/python tests/gpu/run.sh"
