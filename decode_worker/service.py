@@ -86,9 +86,9 @@ class DecodeService:
         if known is not None:
             self._cancel(known, FailureReason.SUPERSEDED)
         source = command.source if command.HasField("source") else None
-        kind = RequestKind.RECEIVE if source is not None else RequestKind.GENERATE
         try:
-            request = self._make_request(command.request, number, kind)
+            request = self._make_request(command.request, number, RequestKind.GENERATE)
+            request.awaits_kv = source is not None
         except RequestInvalid as error:
             stream.send(failed=self._failure(request_id, number, worker_pb2.FAILURE_INVALID, str(error)))
             return

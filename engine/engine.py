@@ -56,7 +56,7 @@ class StepResult:
     """What one step did. Empty when nothing could run."""
 
     tokens: Sequence[TokenOutput] = ()
-    reserved: Sequence[Request] = ()  # just got all their blocks, and wait for a peer's KV
+    reserved: Sequence[Request] = ()  # just got all their blocks, and wait for KV from elsewhere
     preempted: Sequence[Preemption] = ()
     swaps: Sequence[Swap] = ()  # copied before the batch was computed
     failed: Sequence[tuple[str, str]] = ()  # (request id, message); they are gone
@@ -123,12 +123,23 @@ class Engine:
 
     def accept(self, request_id: str, first_token: SampledToken) -> TokenOutput:
         """A RECEIVING request's blocks hold valid KV for all its tokens; it runs from `first_token` on."""
-        request = self._known(request_id)
-        if request.state is not RequestState.RECEIVING:
-            raise UnknownRequest(f"request {request_id} is {request.state.value}, not receiving")
-        output = self.scheduler.accept(request, first_token)
+        output = self.scheduler.accept(self._receiving(request_id), first_token)
         self._forget_ended([output])
         return output
+
+    def accept_prefix(self, request_id: str, num_tokens: int) -> None:
+        """A RECEIVING request's blocks hold valid KV for its first tokens, in whole blocks; the rest is computed here.
+
+        Raises ValueError unless these are at least what it had, and leave a token to compute.
+        """
+        request = self._receiving(request_id)
+        is_range = request.num_computed <= num_tokens < request.num_tokens
+        if not is_range or num_tokens % self.config.block_size:
+            raise ValueError(
+                f"the KV of {num_tokens} tokens of request {request_id} cannot be taken over: it has "
+                f"{request.num_computed} of {request.num_tokens}, in blocks of {self.config.block_size}"
+            )
+        self.scheduler.accept_prefix(request, num_tokens)
 
     def step(self) -> StepResult:
         """Schedule, compute, finish: one whole step in the calling thread."""
@@ -223,6 +234,12 @@ class Engine:
         request = self.requests.get(request_id)
         if request is None:
             raise UnknownRequest(f"request {request_id} is not here")
+        return request
+
+    def _receiving(self, request_id: str) -> Request:
+        request = self._known(request_id)
+        if request.state is not RequestState.RECEIVING:
+            raise UnknownRequest(f"request {request_id} is {request.state.value}, not receiving")
         return request
 
     def _forget_ended(self, outputs: Sequence[TokenOutput]) -> None:

@@ -16,13 +16,12 @@ class RequestKind(Enum):
 
     GENERATE = "generate"  # computes what is missing, then generates to the end
     PREFILL = "prefill"  # computes the prompt, samples one token, then holds its blocks until released
-    RECEIVE = "receive"  # gets its blocks, then waits until a peer's KV is accepted, then generates
 
 
 class RequestState(Enum):
     WAITING = "waiting"  # holds no block; perhaps host memory, when it was swapped out
     RUNNING = "running"  # holds blocks; has tokens to compute
-    RECEIVING = "receiving"  # holds blocks that a transfer fills; private, never hashed
+    RECEIVING = "receiving"  # holds blocks that a transfer fills: those beyond `num_computed` are private, never hashed
     HELD = "held"  # a prefill that is done and waits for its reader
     FINISHED = "finished"  # holds no block
 
@@ -68,6 +67,7 @@ class Request:
     priority: int = 0  # lower is sooner
     cache_salt: str = ""
     first_index: int = 0  # generated tokens that came with the request, because it moved here
+    awaits_kv: bool = False  # once it has its blocks it waits for KV from elsewhere; false for good when that is over
     arrived_at: float = 0.0  # seconds, the engine's clock
     state: RequestState = RequestState.WAITING
     num_computed: int = 0

@@ -83,12 +83,16 @@ class Scheduler:
 
     def accept(self, request: Request, first_token: SampledToken) -> TokenOutput:
         """The received KV of all its tokens is valid: the request speaks its first token and runs."""
+        self.accept_prefix(request, request.num_tokens)
+        return self._append(request, first_token)
+
+    def accept_prefix(self, request: Request, num_tokens: int) -> None:
+        """The KV of its first tokens is valid, perhaps of no more than it had: it runs, and the rest is computed."""
         del self.receiving[request]
-        request.kind = RequestKind.GENERATE
+        request.awaits_kv = False
         request.state = RequestState.RUNNING
         self.running[request] = None
-        self._advance(request, request.num_tokens)
-        return self._append(request, first_token)
+        self._advance(request, num_tokens)
 
     def remove(self, request: Request) -> None:
         """Ends the request, whatever it does, and lets its blocks go."""
@@ -159,7 +163,7 @@ class Scheduler:
         if request.swapped:
             self._plan.swaps += self.swapping.bring_back(request, len(hits))
             self._publish(request, len(hits))
-        if request.kind is RequestKind.RECEIVE:
+        if request.awaits_kv:
             request.state = RequestState.RECEIVING
             self.receiving[request] = None
             self._plan.reserved.append(request)
@@ -169,7 +173,7 @@ class Scheduler:
         return True
 
     def _take_blocks(self, request: Request, n: int) -> list[int] | None:
-        if request.kind is RequestKind.RECEIVE and self.receiving:
+        if request.awaits_kv and self.receiving:
             receiving = sum(len(r.blocks) for r in self.receiving)
             if receiving + n > self.config.max_receiving_share * self.pool.num_blocks:
                 return None

@@ -11,11 +11,11 @@ from enum import Enum
 
 from sortedcontainers import SortedKeyList
 
-from engine.request import Request, RequestKind
+from engine.request import Request
 
 
 class Lane(Enum):
-    COMPUTED = "computed"  # nothing to compute before the next token: received, or swapped out
+    COMPUTED = "computed"  # its KV is elsewhere: to be received, or swapped out
     SHORT = "short"
     LONG = "long"
 
@@ -47,7 +47,7 @@ class WaitingQueue:
         return (not request.pinned, self.order(request))
 
     def lane(self, request: Request) -> Lane:
-        if request.kind is RequestKind.RECEIVE or request.swapped:
+        if request.awaits_kv or request.swapped:
             return Lane.COMPUTED
         return Lane.LONG if self.is_long(request) else Lane.SHORT
 

@@ -122,7 +122,7 @@ class Decoder(Side):
     """In the test's own process and loop."""
 
     async def reserve(self, prompt: list[int]) -> Request:
-        request = make_request(os.urandom(4).hex(), prompt, RequestKind.RECEIVE)
+        request = make_request(os.urandom(4).hex(), prompt, RequestKind.GENERATE, awaits_kv=True)
         await self._in_engine(lambda engine: engine.add(request))
         await until(lambda: bool(request.blocks))
         return request
@@ -173,8 +173,8 @@ class FaultyPeer(GrpcPeer):
         return await super().commit(ticket, blocks)
 
 
-def make_request(request_id: str, prompt: list[int], kind: RequestKind) -> Request:
-    return Request(request_id, list(prompt), len(prompt), SamplingParams(max_tokens=3), kind)
+def make_request(request_id: str, prompt: list[int], kind: RequestKind, *, awaits_kv: bool = False) -> Request:
+    return Request(request_id, list(prompt), len(prompt), SamplingParams(max_tokens=3), kind, awaits_kv=awaits_kv)
 
 
 def other_prompt(num_tokens: int) -> list[int]:

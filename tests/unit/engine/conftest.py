@@ -34,11 +34,20 @@ class RequestFactory:
         kind: RequestKind = RequestKind.GENERATE,
         priority: int = 0,
         cache_salt: str = "",
+        awaits_kv: bool = False,
     ) -> Request:
         number = next(self._numbers)
         sampling = SamplingParams(max_tokens=max_tokens)
         return Request(
-            f"r{number}", list(prompt), len(prompt), sampling, kind, priority, cache_salt, arrived_at=float(number)
+            f"r{number}",
+            list(prompt),
+            len(prompt),
+            sampling,
+            kind,
+            priority,
+            cache_salt,
+            arrived_at=float(number),
+            awaits_kv=awaits_kv,
         )
 
 

@@ -11,7 +11,7 @@ from engine.batch import Batch, Runner
 from engine.engine import Engine, StepResult
 from engine.errors import RequestInvalid, RequestTooLong, UnknownRequest
 from engine.fake_runner import FakeRunner
-from engine.request import FinishReason, RequestKind, RequestState
+from engine.request import FinishReason, Request, RequestKind, RequestState
 from engine.sampled_token import SampledToken, SamplingFailure
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
 
@@ -146,7 +146,7 @@ def receive(engine: Engine, source: Engine, prompt: list[int], new_request: Requ
     held = new_request(prompt, kind=RequestKind.PREFILL)
     source.add(held)
     first = run_to_end(source)[held.request_id][0]
-    request = new_request(prompt, max_tokens=7, kind=RequestKind.RECEIVE)
+    request = new_request(prompt, max_tokens=7, awaits_kv=True)
     engine.add(request)
     assert list(engine.step().reserved) == [request]
     engine.cache.write_blocks(request.blocks, source.cache.as_bytes()[torch.tensor(held.blocks)])
@@ -175,15 +175,92 @@ def test_received_blocks_are_private_until_they_are_accepted(
     new_engine: NewEngine, new_request: RequestFactory
 ) -> None:
     engine = new_engine()
-    engine.add(new_request(range(16), kind=RequestKind.RECEIVE))
+    engine.add(new_request(range(16), awaits_kv=True))
     engine.step()
     engine.add(new_request(range(16)))
     assert engine.step().num_prefill_tokens == 8
 
 
+def receive_prefix(engine: Engine, source: Engine, request: Request, num_tokens: int) -> None:
+    """Hands over the KV of the first tokens of a request's prompt."""
+    held = Request("held", request.token_ids[:num_tokens], num_tokens, request.sampling, RequestKind.PREFILL)
+    source.add(held)
+    run_to_end(source)
+    engine.add(request)
+    assert request in engine.step().reserved
+    first, last = request.num_computed // engine.config.block_size, num_tokens // engine.config.block_size
+    ours, theirs = request.blocks[first:last], held.blocks[first:last]
+    engine.cache.write_blocks(ours, source.cache.as_bytes()[torch.tensor(theirs, dtype=torch.int64)])
+    engine.accept_prefix(request.request_id, num_tokens)
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("num_received", [4, 16])
+@pytest.mark.parametrize("kind", [RequestKind.GENERATE, RequestKind.PREFILL])
+def test_after_a_received_prefix_only_the_rest_is_computed(
+    new_engine: NewEngine, new_request: RequestFactory, num_received: int, kind: RequestKind
+) -> None:
+    engine, prompt = new_engine(), list(range(30, 49))
+    request = new_request(prompt, max_tokens=5, kind=kind, awaits_kv=True)
+    receive_prefix(engine, new_engine(), request, num_received)
+    computed, tokens = 0, []
+    while (result := engine.step()).num_tokens:
+        computed += result.num_prefill_tokens
+        tokens += [output.token_id for output in result.tokens]
+        engine.check_integrity()
+    assert tokens == FakeRunner.expected(prompt, 5 if kind is RequestKind.GENERATE else 1)
+    assert computed == 19 - num_received
+    assert engine.pool.lookup(request.block_hashes[:4]) != []
+
+
+def test_a_received_prefix_adds_to_what_was_here(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine, prompt = new_engine(), list(range(30, 49))
+    engine.add(new_request(prompt[:8]))
+    run_to_end(engine)
+    request = new_request(prompt, max_tokens=5, awaits_kv=True)
+    receive_prefix(engine, new_engine(), request, 12)
+    assert request.num_cached == 8
+    assert run_to_end(engine)[request.request_id] == FakeRunner.expected(prompt, 5)
+
+
+def test_what_cannot_be_a_received_prefix_is_refused(new_engine: NewEngine, new_request: RequestFactory) -> None:
+    engine = new_engine()
+    engine.add(new_request(range(8)))
+    run_to_end(engine)
+    request = new_request(range(12), awaits_kv=True)
+    engine.add(request)
+    engine.step()
+    for num_tokens in (4, 9, 12, 16):  # less than it has, part of a block, all, more than all
+        with pytest.raises(ValueError, match=r"it has 8 of 12, in blocks of 4"):
+            engine.accept_prefix(request.request_id, num_tokens)
+    engine.accept_prefix(request.request_id, 8)
+    with pytest.raises(UnknownRequest, match="running, not receiving"):
+        engine.accept_prefix(request.request_id, 8)
+    assert run_to_end(engine)[request.request_id] == FakeRunner.expected(range(12), 4)
+
+
+@pytest.mark.parametrize("preemption", ["swap", "recompute"])
+def test_a_preempted_request_that_received_a_prefix_asks_nobody_again(
+    new_engine: NewEngine, new_request: RequestFactory, preemption: str
+) -> None:
+    engine, source = new_engine(num_blocks=12, preemption=preemption), new_engine()
+    requests = [new_request([n] * 9, max_tokens=20, awaits_kv=True) for n in range(3)]
+    for request in requests:
+        receive_prefix(engine, source, request, 8)
+        source.abort("held")
+    hits, reserved, preempted = engine.pool.num_hits, 0, 0
+    while (result := engine.step()).num_tokens:
+        engine.check_integrity()
+        reserved, preempted = reserved + len(result.reserved), preempted + len(result.preempted)
+        assert engine.pool.num_hits >= hits
+        hits = engine.pool.num_hits
+    assert (reserved, preempted > 0) == (0, True)
+    assert [r.token_ids[9:] for r in requests] == [FakeRunner.expected([n] * 9, 20) for n in range(3)]
+
+
 def test_wrong_kv_gives_other_text(new_engine: NewEngine, new_request: RequestFactory) -> None:
     engine = new_engine()
-    request = new_request(range(8), max_tokens=3, kind=RequestKind.RECEIVE)
+    request = new_request(range(8), max_tokens=3, awaits_kv=True)
     engine.add(request)
     engine.step()
     first = FakeRunner.expected(range(8), 1)[0]
@@ -194,7 +271,7 @@ def test_wrong_kv_gives_other_text(new_engine: NewEngine, new_request: RequestFa
 def test_transfers_wait_on_a_bounded_share_of_the_blocks(new_engine: NewEngine, new_request: RequestFactory) -> None:
     engine = new_engine(num_blocks=16, max_receiving_share=0.5)
     for n in range(3):
-        engine.add(new_request([n] * 16, kind=RequestKind.RECEIVE))
+        engine.add(new_request([n] * 16, awaits_kv=True))
     assert len(engine.step().reserved) == 2
     assert next(iter(engine.scheduler.waiting)).request_id == "r2"
     engine.abort("r0")

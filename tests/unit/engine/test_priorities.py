@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.fake_runner import FakeRunner
-from engine.request import RequestKind
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
 
 BATCH = 21
@@ -87,8 +86,8 @@ def test_a_request_gives_way_to_newcomers_once_only(new_request: RequestFactory)
 
 def test_reservations_are_made_in_the_order_of_priority(new_request: RequestFactory) -> None:
     engine = make_engine(num_blocks=16, max_receiving_share=0.5)
-    low = new_request([1] * 16, kind=RequestKind.RECEIVE, priority=BATCH)
-    high = [new_request([n] * 16, kind=RequestKind.RECEIVE) for n in (2, 3)]
+    low = new_request([1] * 16, awaits_kv=True, priority=BATCH)
+    high = [new_request([n] * 16, awaits_kv=True) for n in (2, 3)]
     for request in (low, *high):
         engine.add(request)
     assert list(engine.step().reserved) == high

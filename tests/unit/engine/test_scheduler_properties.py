@@ -26,6 +26,7 @@ class Arrival:
     max_tokens: int
     priority: int
     kind: RequestKind
+    receives: float | None  # this share of what it has not computed comes from elsewhere
     cancelled_after: int | None  # steps
 
 
@@ -35,7 +36,8 @@ arrivals = st.builds(
     num_prompt=st.integers(1, 40),
     max_tokens=st.integers(1, 16),
     priority=st.sampled_from([-3, 0, 0, 0, 21]),
-    kind=st.sampled_from([RequestKind.GENERATE, RequestKind.GENERATE, RequestKind.RECEIVE, RequestKind.PREFILL]),
+    kind=st.sampled_from([RequestKind.GENERATE, RequestKind.GENERATE, RequestKind.PREFILL]),
+    receives=st.none() | st.sampled_from([0.0, 0.5, 1.0]),
     cancelled_after=st.none() | st.none() | st.integers(0, 20),
 )
 settings_of_engines = st.fixed_dictionaries(
@@ -83,6 +85,8 @@ class Run:
         self.to_come = sorted(enumerate(plan), key=lambda item: item[1].step)
         self.requests: list[tuple[Request, Arrival]] = []
         self.aborted: set[str] = set()
+        self.shares: dict[str, float | None] = {}
+        self.received: set[str] = set()
         self.now = 0
 
     @property
@@ -118,14 +122,32 @@ class Run:
             arrival.kind,
             arrival.priority,
             arrived_at=float(self.now),
+            awaits_kv=arrival.receives is not None,
         )
+        self.shares[request.request_id] = arrival.receives
         self.requests.append((request, arrival))
         self.engine.add(request)
 
     def _receive(self, request: Request) -> None:
-        """The KV of the whole prompt comes from a peer, and its first token."""
-        self.engine.runner.run(Batch((Work(request, request.num_computed, request.num_uncomputed, sample=False),)))
-        self.engine.accept(request.request_id, SampledToken(FakeRunner.expected(request.token_ids, 1)[0]))
+        """KV comes from elsewhere, once: of the whole prompt with its first token, or of some whole blocks of it."""
+        assert request.request_id not in self.received
+        self.received.add(request.request_id)
+        share = self.shares[request.request_id]
+        assert share is not None
+        if share == 1.0 and request.kind is RequestKind.GENERATE:
+            self._write(request, request.num_tokens)
+            self.engine.accept(request.request_id, SampledToken(FakeRunner.expected(request.token_ids, 1)[0]))
+            return
+        block_size = self.engine.config.block_size
+        num_blocks = int(share * ((request.num_tokens - 1) // block_size - request.num_computed // block_size))
+        num_tokens = request.num_computed + num_blocks * block_size
+        self._write(request, num_tokens)
+        self.engine.accept_prefix(request.request_id, num_tokens)
+
+    def _write(self, request: Request, num_tokens: int) -> None:
+        if num_tokens > request.num_computed:
+            missing = num_tokens - request.num_computed
+            self.engine.runner.run(Batch((Work(request, request.num_computed, missing, sample=False),)))
 
     def check_texts(self) -> None:
         for request, arrival in self.requests:

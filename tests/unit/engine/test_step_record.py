@@ -8,7 +8,6 @@ import weakref
 import pytest
 
 from engine.engine import Engine, EngineLoad, StepResult
-from engine.request import RequestKind
 from engine.step_record import Admission, Chunk, StepRecord, step_record
 from tests.unit.engine.conftest import RequestFactory, make_engine
 
@@ -60,7 +59,7 @@ def test_a_request_that_waits_for_a_peer_s_kv_is_recorded_though_nothing_was_com
     new_request: RequestFactory,
 ) -> None:
     engine = make_engine()
-    engine.add(new_request([1, 2, 3], kind=RequestKind.RECEIVE))
+    engine.add(new_request([1, 2, 3], awaits_kv=True))
     record = step_record(engine.step(), engine.load(), NOW)
     assert record is not None
     assert (record.started_at, record.duration_s, record.num_running) == (NOW, 0.0, 1)

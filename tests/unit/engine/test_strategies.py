@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from engine.engine import Engine
 from engine.fake_runner import FakeRunner
-from engine.request import RequestKind
 from engine.sampled_token import SampledToken
 from engine.scheduling import STRATEGIES, SchedulingConfig
 from tests.unit.engine.conftest import RequestFactory, make_engine, run_to_end
@@ -98,7 +97,7 @@ def test_a_decode_whose_kv_comes_from_a_peer_joins_under_decode_first(new_reques
     engine = make_engine(strategy="decode_first")
     engine.add(new_request(range(4), max_tokens=6))
     engine.step()
-    received = new_request(range(9), max_tokens=4, kind=RequestKind.RECEIVE)
+    received = new_request(range(9), max_tokens=4, awaits_kv=True)
     engine.add(received)
     assert list(engine.step().reserved) == [received]
     engine.accept(received.request_id, SampledToken(1))

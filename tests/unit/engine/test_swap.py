@@ -87,7 +87,7 @@ def test_a_preempted_request_that_came_from_a_peer_does_not_ask_it_again(
         prefill = new_request(prompt, kind=RequestKind.PREFILL)
         source.add(prefill)
         first = source.step().tokens[0].token_id
-        request = new_request(prompt, max_tokens=20, kind=RequestKind.RECEIVE)
+        request = new_request(prompt, max_tokens=20, awaits_kv=True)
         engine.add(request)
         engine.step()
         engine.cache.write_blocks(request.blocks[:2], source.cache.as_bytes()[prefill.blocks[:2]])

@@ -185,7 +185,8 @@ def hand_over(
     source.add(prefilled)
     while prefilled.held_token is None:
         source.step()
-    received = request("received", sampling, generated, RequestKind.RECEIVE)
+    received = request("received", sampling, generated)
+    received.awaits_kv = True
     target.add(received)
     target.step()
     for theirs, ours in zip(prefilled.blocks, received.blocks, strict=False):  # one has room for the next token too

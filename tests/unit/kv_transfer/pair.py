@@ -58,9 +58,20 @@ def make_request(
     stop_token_ids: frozenset[int] = frozenset(),
     cache_salt: str = "",
     priority: int = 0,
+    awaits_kv: bool = False,
 ) -> Request:
     sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=stop_token_ids)
-    return Request(request_id, list(prompt), len(prompt), sampling, kind, priority, cache_salt, arrived_at=monotonic())
+    return Request(
+        request_id,
+        list(prompt),
+        len(prompt),
+        sampling,
+        kind,
+        priority,
+        cache_salt,
+        arrived_at=monotonic(),
+        awaits_kv=awaits_kv,
+    )
 
 
 @dataclass(slots=True)
@@ -113,7 +124,13 @@ class Pair:
 
     async def reserve(self, prompt: Sequence[int], **fields: object) -> Request:
         """A request of D that holds its blocks and waits for KV."""
-        request = make_request(f"d{next(self._numbers)}", prompt, RequestKind.RECEIVE, **fields)  # type: ignore[arg-type]
+        request = make_request(
+            f"d{next(self._numbers)}",
+            prompt,
+            RequestKind.GENERATE,
+            awaits_kv=True,
+            **fields,  # type: ignore[arg-type]
+        )
         await self.on_decode(lambda engine: engine.add(request))
         await self.until(lambda: bool(request.blocks))
         return request
