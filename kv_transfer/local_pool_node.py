@@ -119,7 +119,7 @@ class LocalPoolNode:
 
     async def stop(self) -> None:
         """Lets go of sources and disk; the transport belongs to who made it."""
-        for task in self._restoring.values():
+        for task in list(self._restoring.values()):
             task.cancel()
         await self._sources.close()
         if self.disk is not None:
@@ -134,19 +134,21 @@ class LocalPoolNode:
         loop = asyncio.get_running_loop()
         for key in keys:
             if not self.store.holds(key) and key not in self._restoring and disk.has(key):
-                task = self._restoring[key] = loop.create_task(self._restore_one(disk, key))
-                task.add_done_callback(lambda _, key=key: self._restoring.pop(key, None))
+                self._restoring[key] = loop.create_task(self._restore_one(disk, key))
         waited_for = [self._restoring[key] for key in keys if key in self._restoring]
         if waited_for:
             await asyncio.wait(waited_for, timeout=self._config.disk_timeout_s)
 
     async def _restore_one(self, disk: DiskTier, key: bytes) -> None:
-        payload = await asyncio.wrap_future(disk.read(key))
-        slot = self.store.begin(key) if payload is not None else None
-        if payload is None or slot is None:
-            return
-        self.arena.write_blocks([slot.block], torch.frombuffer(bytearray(payload), dtype=torch.uint8).unsqueeze(0))
-        self.store.publish([key])
+        try:
+            payload = await asyncio.wrap_future(disk.read(key))
+            slot = self.store.begin(key) if payload is not None else None
+            if payload is not None and slot is not None:
+                block = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+                self.arena.write_blocks([slot.block], block.unsqueeze(0))
+                self.store.publish([key])
+        finally:
+            del self._restoring[key]
 
     def _spill(self, key: bytes, slot: int) -> None:
         if self.disk is not None:

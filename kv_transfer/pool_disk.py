@@ -37,6 +37,7 @@ class DiskTier:
         self._file_bytes = block_bytes + DIGEST_BYTES
         self._max_files = max_bytes // self._file_bytes
         self._files: OrderedDict[bytes, None] = OrderedDict()  # least recently used first; the thread changes it
+        self._writing: set[bytes] = set()  # will be there before any later read
         self._places = threading.BoundedSemaphore(MAX_PENDING)
         self._closed = False
         self.num_errors = 0
@@ -53,11 +54,14 @@ class DiskTier:
 
     def has(self, key: bytes) -> bool:
         """Whether a read would probably find it."""
-        return key in self._files
+        return key in self._files or key in self._writing
 
     def write(self, key: bytes, payload: bytes) -> Future[bool]:
         """Whether a copy is kept now."""
-        return self._submit(lambda: self._write(key, payload), False)
+        self._writing.add(key)
+        writing = self._submit(lambda: self._write(key, payload), False)
+        writing.add_done_callback(lambda _: self._writing.discard(key))
+        return writing
 
     def read(self, key: bytes) -> Future[bytes | None]:
         """The block as it was written, or None."""

@@ -104,6 +104,17 @@ class OfferingSide:
         await self.answers.wait()
 
 
+class ToldTransport(LocalTransport):
+    """The node's; notes in `awake` what it is told."""
+
+    def __init__(self, arena: KVCache, network: LocalNetwork, awake: list[bool]) -> None:
+        super().__init__("pool", arena, network)
+        self._told = awake
+
+    def keep_awake(self, awake: bool) -> None:
+        self._told.append(awake)
+
+
 class PoolRig:
     """Maintains one node of `num_slots` blocks, and any number of workers. Use inside a running loop."""
 
@@ -116,8 +127,7 @@ class PoolRig:
         self.network = LocalNetwork()
         self.workers: dict[str, OfferingSide] = {}
         self.arena = KVCache(LAYOUT, num_slots)
-        self.transport = LocalTransport("pool", self.arena, self.network)
-        self.transport.keep_awake = self.awake.append  # type: ignore[method-assign]
+        self.transport = ToldTransport(self.arena, self.network, self.awake)
         self.ring = StagingRing(self.transfer, self.arena.block_bytes, "cpu", lambda reason: None)
         self.info = PeerInfo("pool", compatibility(), (TransportInfo("local", b""),))
         self.sources = SourceDirectory(self.info, self.transport, self.transfer, self._reach)
