@@ -98,7 +98,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control_pb2.ScaleResponse:
         role = next((name for name, number in ROLES.items() if number == request.role), None)
         if role is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "role must be prefill, decode or mixed")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "role must be prefill, decode, mixed or pool")
         if request.num_workers > MOST_WORKERS:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -152,10 +152,12 @@ class ControlServer:
 
 
 def members_message(snapshot: Snapshot, controller_incarnation: str) -> control_pb2.Members:
+    present = [member for member in snapshot.members if member.state is not WorkerState.FAILED]
     return control_pb2.Members(
         version=snapshot.version,
         controller_incarnation=controller_incarnation,
-        members=[member_message(member) for member in snapshot.members if member.state is not WorkerState.FAILED],
+        members=[member_message(member) for member in present if member.role != "pool"],
+        pool_nodes=[member_message(member) for member in present if member.role == "pool"],
     )
 
 

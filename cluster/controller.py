@@ -142,7 +142,7 @@ class Controller:
                 await self._changed.wait()
 
     def _launch(self, start: Start) -> None:
-        spec = self.spec.worker(start.name, start.role, start.incarnation, self._model_dir)
+        spec = self.spec.process(start.name, start.role, start.incarnation, self._model_dir)
         logger.info("%s starts as %s, restart %d", start.name, start.incarnation, start.num_restarts)
         worker = self._launcher.launch(spec, start.num_restarts)
         self._running[start.incarnation] = worker

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from cluster.backoff import Backoff
-from cluster.spec import ROLE_NAMES, RestartSpec, RoleName
+from cluster.spec import ROLES, RestartSpec, RoleName
 
 
 class WorkerState(Enum):
@@ -134,7 +134,7 @@ class Fleet:
     def plan(self, now: float) -> list[Action]:
         """What to start and what to retire now."""
         actions: list[Action] = []
-        for role in ROLE_NAMES:
+        for role in self.desired:
             actions += self._shrink(role)
             actions += self._restart_dead(role, now)
             actions += self._grow(role, now)
@@ -197,7 +197,7 @@ class Fleet:
 
 def desired_from(record: Mapping[str, int]) -> dict[RoleName, int]:
     """Desired sizes, from a record that may lack roles."""
-    return {role: record.get(role, 0) for role in ROLE_NAMES}
+    return {role: record.get(role, 0) for role in ROLES}
 
 
 def _index(name: str) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.membership import Addresses
-from cluster.spec import ProxySpec, WorkerSpec
+from cluster.spec import ProcessSpec, ProxySpec
 from rpc import worker_pb2
 
 
@@ -37,7 +37,7 @@ class RunningWorker(Protocol):
     """One incarnation's process."""
 
     @property
-    def spec(self) -> WorkerSpec: ...
+    def spec(self) -> ProcessSpec: ...
 
     @property
     def num_restarts(self) -> int: ...
@@ -90,7 +90,7 @@ class RunningProxy(Protocol):
 class Launcher(Protocol):
     """Two exist: `RayLauncher`, and one in memory for tests."""
 
-    def launch(self, spec: WorkerSpec, num_restarts: int) -> RunningWorker:
+    def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
         """A process that does nothing yet: call `start`."""
         ...
 

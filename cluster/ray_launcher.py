@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from cluster.launcher import ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
 from cluster.proxy_runner import ProxyRunner
-from cluster.spec import ProxySpec, RestartSpec, WorkerSpec
+from cluster.spec import ProcessSpec, ProxySpec, RestartSpec
 from cluster.worker_actor import WorkerActor, WorkerIdentity
 
 NAMESPACE = "pdserve"
@@ -39,7 +39,7 @@ class RayWorker:
         self.is_draining = identity.is_draining
 
     @property
-    def spec(self) -> WorkerSpec:
+    def spec(self) -> ProcessSpec:
         return self._identity.spec
 
     @property
@@ -88,10 +88,9 @@ class RayLauncher:
         self._restart = restart
         self._proxy_stop_timeout_s = proxy_stop_timeout_s
 
-    def launch(self, spec: WorkerSpec, num_restarts: int) -> RunningWorker:
-        num_gpus = 1 if spec.engine.device.startswith("cuda") else 0
+    def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
         name = f"worker:{spec.name}:{spec.incarnation}"
-        handle = _detached(WorkerActor, name, num_gpus).remote(spec, num_restarts, self._log_dir)
+        handle = _detached(WorkerActor, name, spec.num_gpus).remote(spec, num_restarts, self._log_dir)
         return RayWorker(handle, WorkerIdentity(spec, num_restarts, addresses=None, is_draining=False))
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:

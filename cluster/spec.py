@@ -6,21 +6,26 @@ Frozen and validated once, when the configuration is read; what a running cluste
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
+from kv_transfer.pool_config import PoolConfig
 from rpc import worker_pb2
 
-RoleName = Literal["prefill", "decode", "mixed"]
-ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "mixed")
+WorkerRole = Literal["prefill", "decode", "mixed"]
+RoleName = Literal["prefill", "decode", "mixed", "pool"]  # a pool node is started and watched as workers are
+ROLE_NAMES: tuple[WorkerRole, ...] = ("prefill", "decode", "mixed")
 ROLES: dict[RoleName, worker_pb2.Role] = {
     "prefill": worker_pb2.ROLE_PREFILL,
     "decode": worker_pb2.ROLE_DECODE,
     "mixed": worker_pb2.ROLE_MIXED,
+    "pool": worker_pb2.ROLE_POOL,
 }
+GIB = 1 << 30
 
 
 def can_generate(replicas: Mapping[RoleName, int]) -> bool:
@@ -34,13 +39,40 @@ class WorkerSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     name: str
-    role: RoleName
+    role: WorkerRole
     incarnation: str
     model_dir: str
     model_name: str  # as clients call it
     host: str  # its servers bind here, on ports the system picks, and peers reach it here
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
+
+    @property
+    def num_gpus(self) -> int:
+        return 1 if self.engine.device.startswith("cuda") else 0
+
+
+class PoolNodeSpec(BaseModel):
+    """One start of one node of the KV pool, which is empty then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    name: str
+    role: Literal["pool"] = "pool"
+    incarnation: str
+    model_dir: str
+    model_name: str
+    host: str
+    engine: EngineConfig = Field(default_factory=EngineConfig)  # of the workers whose blocks it keeps
+    kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
+    pool: PoolConfig
+
+    @property
+    def num_gpus(self) -> int:
+        return 0
+
+
+ProcessSpec = WorkerSpec | PoolNodeSpec
 
 
 class RestartSpec(BaseModel):
@@ -70,8 +102,36 @@ class Pools(BaseModel):
     decode: PoolSpec = Field(default_factory=PoolSpec)
     mixed: PoolSpec = Field(default_factory=PoolSpec)
 
-    def of(self, role: RoleName) -> PoolSpec:
+    def of(self, role: WorkerRole) -> PoolSpec:
         return {"prefill": self.prefill, "decode": self.decode, "mixed": self.mixed}[role]
+
+
+class KVPoolSpec(BaseModel):
+    """The nodes that keep KV for every worker. `ram_gib` and `disk_gib` are each node's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: int = Field(0, ge=0, le=64)
+    ram_gib: float = Field(0.5, gt=0)
+    disk_gib: float = Field(0.0, ge=0)  # 0: no tier below the memory
+    disk_dir: Path | None = None  # this cluster's alone, on every machine; a node empties its folder in it
+    watermark: float = Field(0.9, gt=0, le=1)  # the share of its memory above which a node evicts ahead
+
+    @model_validator(mode="after")
+    def _disk_has_a_place(self) -> KVPoolSpec:
+        if self.disk_gib and self.disk_dir is None:
+            raise ValueError(f"disk_gib is {self.disk_gib:g} and disk_dir is not set: say where, or set disk_gib to 0")
+        if self.disk_dir is not None and not self.disk_dir.is_absolute():
+            raise ValueError(f"disk_dir is {self.disk_dir}: write the whole path, since nodes start elsewhere")
+        return self
+
+    def node_config(self) -> PoolConfig:
+        return PoolConfig(
+            ram_bytes=int(self.ram_gib * GIB),
+            disk_bytes=int(self.disk_gib * GIB),
+            disk_dir=self.disk_dir,
+            watermark=self.watermark,
+        )
 
 
 class ClusterSpec(BaseModel):
@@ -86,6 +146,7 @@ class ClusterSpec(BaseModel):
     pools: Pools = Field(default_factory=Pools)
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of every pool, unless the pool says otherwise
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
+    kv_pool: KVPoolSpec = Field(default_factory=KVPoolSpec)
     start_timeout_s: float = Field(300.0, gt=0)  # for one worker, its model loaded and its ports open
     drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
     restart: RestartSpec = Field(default_factory=RestartSpec)
@@ -117,9 +178,21 @@ class ClusterSpec(BaseModel):
 
     @property
     def desired(self) -> dict[RoleName, int]:
-        return {role: self.pools.of(role).replicas for role in ROLE_NAMES}
+        workers: dict[RoleName, int] = {role: self.pools.of(role).replicas for role in ROLE_NAMES}
+        return {**workers, "pool": self.kv_pool.nodes}
 
-    def worker(self, name: str, role: RoleName, incarnation: str, model_dir: str) -> WorkerSpec:
+    def process(self, name: str, role: RoleName, incarnation: str, model_dir: str) -> ProcessSpec:
+        if role == "pool":
+            return PoolNodeSpec(
+                name=name,
+                incarnation=incarnation,
+                model_dir=model_dir,
+                model_name=self.model_name,
+                host=self.host,
+                engine=self.pools.prefill.engine,
+                kv_transfer=self.kv_transfer,
+                pool=self.kv_pool.node_config(),
+            )
         return WorkerSpec(
             name=name,
             role=role,

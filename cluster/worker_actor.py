@@ -1,4 +1,4 @@
-"""The Ray actor of one worker: starts a `Worker`, answers for it, and lets its death be seen.
+"""The Ray actor of one worker or pool node: starts it, answers for it, and lets its death be seen.
 
 `watch` returns only when the worker cannot go on; a caller that awaits it learns of a killed process at once.
 """
@@ -9,15 +9,17 @@ import asyncio
 import gc
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.actor_process import log_file, log_to
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses
-from cluster.spec import WorkerSpec
+from cluster.spec import PoolNodeSpec, ProcessSpec
 
 if TYPE_CHECKING:
+    from cluster.pool_process import PoolNodeProcess
     from cluster.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -27,29 +29,28 @@ logger = logging.getLogger(__name__)
 class WorkerIdentity:
     """What a new controller must know of a worker that it did not start."""
 
-    spec: WorkerSpec
+    spec: ProcessSpec
     num_restarts: int
     addresses: Addresses | None  # None: it never became ready
     is_draining: bool
 
 
 class WorkerActor:
-    """Maintains one `Worker`, from its start to its stop; another start is another actor."""
+    """Maintains one `Worker` or `PoolNodeProcess`, from its start to its stop; another start is another actor."""
 
-    def __init__(self, spec: WorkerSpec, num_restarts: int, log_dir: str) -> None:
+    def __init__(self, spec: ProcessSpec, num_restarts: int, log_dir: str) -> None:
         log_to(log_file(log_dir, spec.name))
         logger.info("%s (%s) starts in process %d", spec.name, spec.incarnation, os.getpid())
         self._spec = spec
         self._num_restarts = num_restarts
-        self._worker: Worker | None = None
+        self._worker: Worker | PoolNodeProcess | None = None
         self._addresses: Addresses | None = None
         self._is_draining = False
 
     async def start(self) -> Addresses:
         """Raises what `Worker.start` does; the log keeps where."""
         try:
-            worker_class = await asyncio.to_thread(_worker_class)
-            self._worker = worker_class(self._spec)
+            self._worker = (await asyncio.to_thread(_import_process, self._spec))()
             self._addresses = await self._worker.start()
             gc.freeze()  # what is loaded stays: collections need not walk it again
         except Exception:
@@ -76,14 +77,18 @@ class WorkerActor:
             await self._worker.stop()
 
     @property
-    def _started(self) -> Worker:
+    def _started(self) -> Worker | PoolNodeProcess:
         if self._worker is None:
             raise RuntimeError(f"{self._spec.name} is not started")
         return self._worker
 
 
-def _worker_class() -> type[Worker]:
-    """Imported only here, in the worker's own process: torch and NIXL take seconds and hundreds of megabytes."""
+def _import_process(spec: ProcessSpec) -> Callable[[], Worker | PoolNodeProcess]:
+    """Imported only here, in the actor's own process: torch and NIXL take seconds and hundreds of megabytes."""
+    if isinstance(spec, PoolNodeSpec):
+        from cluster.pool_process import PoolNodeProcess
+
+        return lambda: PoolNodeProcess(spec)
     from cluster.worker import Worker
 
-    return Worker
+    return lambda: Worker(spec)

@@ -34,7 +34,7 @@ def parse_sizes(sizes: Iterable[str]) -> dict[RoleName, int]:
         name, _, count = text.partition("=")
         role = next((role for role in ROLES if role == name), None)
         if role is None or not count.isdecimal():
-            raise CommandError(f"{text!r} is no size: write prefill=N, decode=N or mixed=N")
+            raise CommandError(f"{text!r} is no size: write prefill=N, decode=N, mixed=N or pool=N")
         wanted[role] = int(count)
     return wanted
 

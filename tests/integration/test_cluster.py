@@ -172,7 +172,7 @@ def test_status_lists_workers_with_role_node_load_and_kv_use(cluster: Cluster) -
         assert worker["load"]["blocks"] == 128
         assert worker["restarts"] == 0
         assert worker["address"].startswith("127.0.0.1:")
-    assert report["desired"] == {"prefill": 1, "decode": 1, "mixed": 0}
+    assert report["desired"] == {"prefill": 1, "decode": 1, "mixed": 0, "pool": 0}
     assert report["proxy"]["restarts"] == 0
     assert report["controller"]["error"] == ""
 

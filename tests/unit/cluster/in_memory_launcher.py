@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from cluster.launcher import ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
 from cluster.membership import Addresses
-from cluster.spec import ProxySpec, WorkerSpec
+from cluster.spec import ProcessSpec, ProxySpec
 from rpc import worker_pb2
 
 
 class InMemoryWorker:
     """Ready at once unless `start_error` is set; `num_running` requests end only by a drain's timeout."""
 
-    def __init__(self, spec: WorkerSpec, num_restarts: int, start_error: str | None) -> None:
+    def __init__(self, spec: ProcessSpec, num_restarts: int, start_error: str | None) -> None:
         self.spec = spec
         self.num_restarts = num_restarts
         self.addresses: Addresses | None = None
@@ -105,7 +105,7 @@ class InMemoryLauncher:
     def __post_init__(self) -> None:
         self.proxy_may_launch.set()
 
-    def launch(self, spec: WorkerSpec, num_restarts: int) -> RunningWorker:
+    def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
         worker = InMemoryWorker(spec, num_restarts, self.start_errors.get(spec.name))
         self.workers.append(worker)
         return worker

@@ -72,7 +72,7 @@ async def test_a_watcher_of_another_protocol_version_is_refused_by_name(served: 
 async def test_workers_are_listed_with_load_and_kv_use(served: Served) -> None:
     served.launcher.newest("decode-0").num_running = 3
     answer = await served.control.ListWorkers(control_pb2.ListWorkersRequest())
-    assert dict(answer.desired) == {"prefill": 1, "decode": 1, "mixed": 0}
+    assert dict(answer.desired) == {"prefill": 1, "decode": 1, "mixed": 0, "pool": 0}
     decode = next(info for info in answer.workers if info.member.worker == "decode-0")
     assert (decode.load.num_running, decode.pid, decode.kv_usage) == (3, 7, 0.25)
 
@@ -93,7 +93,7 @@ async def test_scale_answers_with_the_previous_size(served: Served) -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (control_pb2.ScaleRequest(num_workers=1), "role must be prefill, decode or mixed"),
+        (control_pb2.ScaleRequest(num_workers=1), "role must be prefill, decode, mixed or pool"),
         (control_pb2.ScaleRequest(role=worker_pb2.ROLE_DECODE, num_workers=1000), "num_workers 1000"),
     ],
 )
@@ -114,7 +114,7 @@ async def test_the_last_worker_that_generates_is_not_scaled_away(served: Served)
     assert "no worker that generates" in (refused.value.details() or "")
     await served.control.Scale(control_pb2.ScaleRequest(role=worker_pb2.ROLE_MIXED, num_workers=1))
     await served.control.Scale(control_pb2.ScaleRequest(role=worker_pb2.ROLE_DECODE, num_workers=0))
-    assert served.controller.fleet.desired == {"prefill": 1, "decode": 0, "mixed": 1}
+    assert served.controller.fleet.desired == {"prefill": 1, "decode": 0, "mixed": 1, "pool": 0}
 
 
 async def test_drain_of_an_unknown_worker_is_not_found(served: Served) -> None:

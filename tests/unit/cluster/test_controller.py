@@ -9,20 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from cluster.control_service import members_message
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
 from cluster.fleet import UnknownWorkerError, WorkerState
 from cluster.membership import Snapshot
 from cluster.spec import ClusterSpec, ProxySpec
+from rpc import worker_pb2
 from tests.unit.cluster.in_memory_launcher import InMemoryLauncher
 
 PROXY = ProxySpec(command=("proxy",), grpc_address="127.0.0.1:1", http_address="127.0.0.1:2")
 
 
-def spec(prefill: int = 1, decode: int = 1) -> ClusterSpec:
+def spec(prefill: int = 1, decode: int = 1, pool: int = 0) -> ClusterSpec:
     restart = {"first_delay_s": 0.0, "max_failed_starts": 2}
     pools = {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
-    return ClusterSpec.model_validate({"pools": pools, "restart": restart, "drain_timeout_s": 3.0})
+    settings = {"pools": pools, "kv_pool": {"nodes": pool}, "restart": restart, "drain_timeout_s": 3.0}
+    return ClusterSpec.model_validate(settings)
 
 
 @asynccontextmanager
@@ -81,6 +84,21 @@ async def test_a_dead_worker_is_replaced_by_a_new_incarnation_and_nothing_else_i
         status = {status.member.worker: status for status in await controller.list_workers()}
         assert (status["decode-0"].num_restarts, status["decode-0"].last_error) == (1, "killed")
         assert status["prefill-0"].num_restarts == 0
+
+
+async def test_a_dead_pool_node_is_replaced_by_a_new_incarnation_of_its_name(tmp_path: Path) -> None:
+    launcher = InMemoryLauncher()
+    async with running(launcher, tmp_path, spec(pool=2)) as controller:
+        before = {m.worker: m.incarnation for m in (await until(controller, all_ready(4))).members}
+        launcher.newest("pool-1").die("killed")
+        snapshot = await until(controller, lambda s: all_ready(4)(s) and s.members[3].incarnation != before["pool-1"])
+        message = members_message(snapshot, "controller")
+        assert [member.worker for member in message.members] == ["prefill-0", "decode-0"]
+        assert [(node.worker, node.role) for node in message.pool_nodes] == [
+            ("pool-0", worker_pb2.ROLE_POOL),
+            ("pool-1", worker_pb2.ROLE_POOL),
+        ]
+        assert message.pool_nodes[0].incarnation == before["pool-0"]
 
 
 async def test_a_worker_that_never_starts_is_given_up_and_its_error_is_listed(tmp_path: Path) -> None:

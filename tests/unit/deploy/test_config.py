@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cluster.spec import ROLE_NAMES, PoolNodeSpec
 from deploy.cluster_ports import with_ports
 from deploy.config import DEFAULT_FILE, ConfigError, load, parse_setting
 
@@ -19,7 +20,7 @@ def complaint(overrides: dict[str, object], file: Path = DEFAULT_FILE) -> str:
 
 def test_the_default_file_is_one_prefill_and_one_decode_worker_with_three_quarters_of_a_gib_each() -> None:
     config = load(DEFAULT_FILE, {})
-    assert config.cluster.desired == {"prefill": 1, "decode": 1, "mixed": 0}
+    assert config.cluster.desired == {"prefill": 1, "decode": 1, "mixed": 0, "pool": 0}
     engine = config.cluster.pools.decode.engine
     assert engine.threads == 1
     assert 0.65 < engine.num_blocks * 720 / 1024**2 < 0.8
@@ -182,9 +183,9 @@ def test_the_proxy_orders_requests_as_the_workers_do_unless_it_is_told_otherwise
 @pytest.mark.parametrize("file", sorted((DEFAULT_FILE.parent / "examples").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_example_is_a_valid_configuration(file: Path) -> None:
     config = load(file, {})
-    for role, replicas in config.cluster.desired.items():
+    for role in ROLE_NAMES:
         engine = config.cluster.pools.of(role).engine
-        if replicas:
+        if config.cluster.desired[role]:
             engine.scheduling.check_context(engine.max_model_len or 8192)
 
 
@@ -196,3 +197,14 @@ def test_a_pool_may_change_one_scheduling_setting_and_keeps_the_cluster_s_others
     decode = config.cluster.pools.decode.engine.scheduling
     assert (prefill.max_num_seqs, prefill.prefill_chunk_size) == (7, 64)
     assert (decode.max_num_seqs, decode.prefill_chunk_size) == (7, 256)
+
+
+def test_a_pool_of_kv_is_whole_and_its_disk_tier_needs_a_place() -> None:
+    config = load(DEFAULT_FILE, {"cluster.kv_pool.nodes": 2, "cluster.kv_pool.ram_gib": 0.25})
+    node = config.cluster.process("pool-0", "pool", "i", "/model")
+    assert isinstance(node, PoolNodeSpec)
+    assert node.pool.ram_bytes == 1 << 28
+    assert node.engine == config.cluster.pools.prefill.engine
+    assert config.cluster.desired["pool"] == 2
+    assert "disk_dir is not set" in complaint({"cluster.kv_pool.disk_gib": 1})
+    assert "write the whole path" in complaint({"cluster.kv_pool.disk_gib": 1, "cluster.kv_pool.disk_dir": "cache"})
