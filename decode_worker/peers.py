@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from decode_worker.grpc_peer import GrpcPeer
@@ -35,7 +35,7 @@ class PeerDirectory:
         self,
         me: PeerInfo,
         engine: EngineThread,
-        transport: Transport,
+        transports: Mapping[str, Transport],
         ring: StagingRing,
         config: TransferConfig,
         metrics: TransferMetrics,
@@ -43,7 +43,7 @@ class PeerDirectory:
     ) -> None:
         self._me = me
         self._engine = engine
-        self._transport = transport
+        self._transports = transports
         self._ring = ring
         self._config = config
         self._metrics = metrics
@@ -87,8 +87,7 @@ class PeerDirectory:
         connection = self._connections.get(key)
         if connection is None:
             peer = GrpcPeer(source.address)
-            transports = {self._transport.name: self._transport}
-            link = PeerLink(peer, source.incarnation, self._me, transports, self._config)
+            link = PeerLink(peer, source.incarnation, self._me, self._transports, self._config)
             connection = self._connections[key] = Connection(peer, link)
         return connection
 

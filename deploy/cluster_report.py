@@ -5,10 +5,12 @@ A controller that does not answer leaves its part empty and says so; the rest is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 from deploy.cluster_state import ClusterState
 from deploy.control_client import ControlClient, ControllerUnreachableError
+from proxy.transport_choice import choose_path
 from rpc import control_pb2, worker_pb2
 
 
@@ -63,12 +65,21 @@ class WorkerPart(TypedDict):
     last_error: str
 
 
+class PathPart(TypedDict):
+    """How KV gets from one worker to another."""
+
+    prefill: str
+    decode: str
+    transport: str | None  # None: it does not, and the decode worker computes prompts itself
+
+
 class ClusterReport(TypedDict):
     cluster: ClusterPart
     controller: ControllerPart
     proxy: ProxyPart
     desired: dict[str, int]
     workers: list[WorkerPart]
+    paths: list[PathPart]  # of the workers that are ready
 
 
 def cluster_report(state: ClusterState) -> ClusterReport:
@@ -96,6 +107,7 @@ def cluster_report(state: ClusterState) -> ClusterReport:
         },
         "desired": dict(listed.desired),
         "workers": [worker_part(worker) for worker in listed.workers],
+        "paths": path_parts([worker.member for worker in listed.workers]),
     }
 
 
@@ -117,6 +129,18 @@ def worker_part(info: control_pb2.WorkerInfo) -> WorkerPart:
         "load": _load(info.load) if answers else None,
         "last_error": info.last_error,
     }
+
+
+def path_parts(members: Sequence[control_pb2.Member]) -> list[PathPart]:
+    """What the proxy chooses for each pair, as long as nothing fails."""
+    ready = [member for member in members if member.state == control_pb2.WORKER_READY]
+    parts: list[PathPart] = []
+    for prefill in (member for member in ready if member.role == worker_pb2.ROLE_PREFILL):
+        for decode in (member for member in ready if member.role in (worker_pb2.ROLE_DECODE, worker_pb2.ROLE_MIXED)):
+            path = choose_path(prefill, decode, frozenset())
+            transport = path.transport if path is not None else None
+            parts.append({"prefill": prefill.worker, "decode": decode.worker, "transport": transport})
+    return parts
 
 
 def _cluster(state: ClusterState) -> ClusterPart:

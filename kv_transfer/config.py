@@ -5,9 +5,13 @@ Each wait ends at the earlier of the request's deadline and the cap given here.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MIB = 1024 * 1024
+TransportName = Literal["nixl", "nccl", "gloo"]
+Transports = Literal["auto"] | tuple[TransportName, ...]
 ONE_VALUE = r"^[^,=\s]+$"  # NIXL cuts UCX's settings at commas
 
 
@@ -16,11 +20,13 @@ class TransferConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    transports: Transports = "auto"  # by name, the preferred one first; auto: what the machine offers
     ucx_tls: str | None = Field(None, pattern=ONE_VALUE)  # as in "tcp"; None: UCX chooses, shared memory on one node
     ucx_net_devices: str | None = Field(None, pattern=ONE_VALUE)  # as in "lo", which listens nowhere else; None: all
     staging_slots: int = Field(8, ge=1)
     staging_slot_bytes: int = Field(8 * MIB, ge=1)  # bounds how long one read blocks the transport's thread
     max_quarantined_slots: int = Field(4, ge=0)  # more than these in doubt, and the worker drains and restarts
+    layer_ranges: int = Field(4, ge=1)  # a prompt's last chunk is announced in so many; 1: when it is done
     reads_in_flight: int = Field(2, ge=1)  # of one hand-off: one is copied out while the next is read
 
     handshake_timeout_s: float = Field(5.0, gt=0)
@@ -36,8 +42,21 @@ class TransferConfig(BaseModel):
     tombstone_s: float = Field(600.0, gt=0)  # P remembers an ended session so long
     max_tombstones: int = Field(10_000, ge=1)
 
+    pool_lookup_timeout_s: float = Field(0.5, gt=0)  # for a pool node's answer: a slower one counts as a miss
+    pool_read_timeout_s: float = Field(2.0, gt=0)  # of one prompt's blocks from one node; longer if the bytes need more
+    pool_avoid_s: float = Field(3.0, gt=0)  # a node that failed is left alone so long
+    pool_offer_timeout_s: float = Field(5.0, gt=0)  # for the pool to take computed blocks; later ones are not in it
+    pool_offers_in_flight: int = Field(4, ge=1)  # of one worker
+
     def read_timeout_s(self, num_bytes: int) -> float:
         return max(self.transfer_timeout_s, num_bytes / self.min_bytes_per_s)
+
+    @field_validator("transports")
+    @classmethod
+    def _once_each(cls, transports: Transports) -> Transports:
+        if transports != "auto" and (not transports or len(set(transports)) < len(transports)):
+            raise ValueError("name each transport once, as in [nccl, nixl], or say auto")
+        return transports
 
     @model_validator(mode="after")
     def _consistent(self) -> TransferConfig:

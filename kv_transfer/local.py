@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from engine.kv_cache import KVCache
 from kv_transfer.block_part import WHOLE, BlockPart
+from kv_transfer.signalling import Signalling
 from kv_transfer.staging import Slot
 from kv_transfer.transport import TransferFailed
 
@@ -46,7 +47,7 @@ class LocalTransport:
     def metadata(self) -> bytes:
         return b""
 
-    def connect(self, peer: str, metadata: bytes) -> Future[None]:
+    def connect(self, peer: str, metadata: bytes, signalling: Signalling | None = None) -> Future[None]:
         connected: Future[None] = Future()
         if self._closed:
             connected.set_exception(TransferFailed("the transport is closed"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -26,6 +26,9 @@ from kv_transfer.messages import (
     Verdict,
 )
 from kv_transfer.peer import PeerUnavailable
+from kv_transfer.signalling import Invitation, SendOrder
+from kv_transfer.transport import TransferFailed
+from kv_transfer.two_sided import TwoSidedTransport
 
 T = TypeVar("T")
 
@@ -39,12 +42,16 @@ class LocalPeer:
         leases: LeaseTable,
         engine: EngineThread,
         clock: Callable[[], float] = time.monotonic,
+        two_sided: Mapping[str, TwoSidedTransport] | None = None,
     ) -> None:
         self._info = info
         self._leases = leases
         self._engine = engine
         self._clock = clock
+        self._two_sided = two_sided or {}  # by name
         engine.subscribe(lambda _: leases.advance(clock()))
+        if len(leases.layer_ends) > 1:
+            engine.watch_layers(leases.layer_ends, lambda works, n: leases.layers_written(works, n, clock()))
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
         if incarnation != self._info.incarnation:
@@ -73,11 +80,25 @@ class LocalPeer:
     async def renew(self, tickets: Sequence[Ticket]) -> list[bool]:
         return await self._call(lambda now: self._leases.renew(tickets, now))
 
-    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
         return await self._call(lambda now: self._leases.commit(ticket, blocks, now))
 
     async def close(self, ticket: Ticket) -> None:
         await self._call(lambda now: self._leases.close(ticket, now))
+
+    async def join(self, invitation: Invitation) -> None:
+        if invitation.source != self._info.incarnation:
+            raise PeerUnavailable(f"this is {self._info.incarnation}, not {invitation.source}")
+        self._transport(invitation.transport).join(invitation)
+
+    async def send(self, order: SendOrder) -> None:
+        self._transport(order.transport).send(order)
+
+    def _transport(self, name: str) -> TwoSidedTransport:
+        transport = self._two_sided.get(name)
+        if transport is None:
+            raise TransferFailed(f"{self._info.incarnation} has no transport {name} that sends")
+        return transport
 
     async def _call(self, command: Callable[[float], T]) -> T:
         try:

@@ -18,6 +18,7 @@ from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.inbox import Command, Inbox
 from kv_transfer.nixl_agent import NixlAgent, ReadState
 from kv_transfer.nixl_read import Connection, Read
+from kv_transfer.signalling import Signalling
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import TransferFailed
 
@@ -72,7 +73,7 @@ class NixlTransport:
     def metadata(self) -> bytes:
         return self._metadata
 
-    def connect(self, peer: str, metadata: bytes) -> Future[None]:
+    def connect(self, peer: str, metadata: bytes, signalling: Signalling | None = None) -> Future[None]:
         connected: Future[None] = Future()
         return self._inbox.put(Command(connected, lambda: self._connect(peer, metadata, connected), connects=peer))
 

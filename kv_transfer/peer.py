@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from kv_transfer.messages import BlockRef, PeerInfo, SessionEvent, Ticket, Verdict
+from kv_transfer.signalling import Invitation, SendOrder
 
 
 class PeerUnavailable(Exception):
@@ -30,6 +31,16 @@ class Peer(Protocol):
         """Whether each is still leased."""
         ...
 
-    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict: ...
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
+        """`transport`: the name of the one that they were read with, which P counts."""
+        ...
 
     async def close(self, ticket: Ticket) -> None: ...
+
+    async def join(self, invitation: Invitation) -> None:
+        """Has the two-sided transport of that name meet D's new communicator. Raises TransferFailed when refused."""
+        ...
+
+    async def send(self, order: SendOrder) -> None:
+        """Has it send an entry at its turn. Raises TransferFailed when refused."""
+        ...

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import Peer, PeerUnavailable
+from kv_transfer.signalling import PeerSignalling
 from kv_transfer.transport import TransferFailed, Transport
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class PeerLink:
             if error.reason is FailureReason.INCOMPATIBLE:
                 self._refused = error  # nothing will change within this incarnation
             raise
-        await asyncio.wrap_future(transport.connect(self.incarnation, metadata))
+        await asyncio.wrap_future(transport.connect(self.incarnation, metadata, PeerSignalling(self.peer)))
         self._connected[transport_name] = self._connected[transport.name] = transport
         return transport
 

@@ -1,6 +1,6 @@
 """How bytes get from a peer's KV blocks into a staging slot: one small interface, which knows no session and no lease.
 
-Two exist: `NixlTransport` between processes, `LocalTransport` within one.
+Three exist: `NixlTransport` and `TwoSidedTransport` between processes, `LocalTransport` within one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from kv_transfer.block_part import WHOLE, BlockPart
+from kv_transfer.signalling import Signalling
 from kv_transfer.staging import Slot
 
 
@@ -27,8 +28,11 @@ class Transport(Protocol):
         """What a peer needs to read this worker's cache; goes into `connect` on the other side."""
         ...
 
-    def connect(self, peer: str, metadata: bytes) -> Future[None]:
-        """Makes `peer`, an incarnation, readable. Fails with TransferFailed."""
+    def connect(self, peer: str, metadata: bytes, signalling: Signalling | None = None) -> Future[None]:
+        """Makes `peer`, an incarnation, readable. Fails with TransferFailed.
+
+        `signalling`: how the peer can be called, for a transport whose peers must be asked to send.
+        """
         ...
 
     def read(

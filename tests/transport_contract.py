@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import pytest
@@ -13,13 +15,15 @@ from kv_transfer.block_part import BlockPart, head_parts, layer_part
 from kv_transfer.config import TransferConfig
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import TransferFailed, Transport
+from kv_transfer.two_sided import TwoSidedTransport
+from tests.direct_signalling import DirectSignalling
 
 LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
 NUM_BLOCKS = 16
 WAIT_S = 5.0
 
 
-@dataclass(slots=True)
+@dataclass
 class End:
     """One worker's part: its cache, whose block i is filled with i + 1, its ring and its transport."""
 
@@ -27,6 +31,14 @@ class End:
     cache: KVCache
     ring: StagingRing
     transport: Transport
+
+    @cached_property
+    def signalling(self) -> DirectSignalling | None:
+        """How it is called by readers of the same process."""
+        return DirectSignalling(self.transport) if isinstance(self.transport, TwoSidedTransport) else None
+
+    def connect(self, source: End) -> Future[None]:
+        return self.transport.connect(source.incarnation, source.transport.metadata(), source.signalling)
 
     def slot(self, index: int = 0) -> Slot:
         return Slot(index, self.ring.memory[index])
@@ -36,12 +48,18 @@ class MakeTransport(Protocol):
     def __call__(self, incarnation: str, cache: KVCache, ring: StagingRing) -> Transport: ...
 
 
-def make_end(incarnation: str, make: MakeTransport, layout: KVLayout = LAYOUT, blocks_per_slot: int = 4) -> End:
-    cache = KVCache(layout, NUM_BLOCKS)
-    cache.as_bytes()[:] = torch.arange(1, NUM_BLOCKS + 1, dtype=torch.uint8)[:, None]
+def make_end(
+    incarnation: str,
+    make: MakeTransport,
+    layout: KVLayout = LAYOUT,
+    blocks_per_slot: int = 4,
+    device: str = "cpu",
+) -> End:
+    cache = KVCache(layout, NUM_BLOCKS, device)
+    cache.as_bytes()[:] = torch.arange(1, NUM_BLOCKS + 1, dtype=torch.uint8, device=device)[:, None]
     slot_bytes = blocks_per_slot * layout.block_bytes + 1
     config = TransferConfig(staging_slots=2, staging_slot_bytes=slot_bytes, max_quarantined_slots=1)
-    ring = StagingRing(config, layout.block_bytes, "cpu", lambda _: None)
+    ring = StagingRing(config, layout.block_bytes, device, lambda _: None)
     return End(incarnation, cache, ring, make(incarnation, cache, ring))
 
 
@@ -51,7 +69,7 @@ class TransportContract:
     @pytest.fixture
     def connected(self, source: End, reader: End) -> End:
         source.transport.keep_awake(True)
-        reader.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+        reader.connect(source).result(WAIT_S)
         return reader
 
     def test_blocks_arrive_side_by_side_in_the_order_asked(self, source: End, connected: End) -> None:
@@ -105,8 +123,27 @@ class TransportContract:
         for read in reads:
             read.result(WAIT_S)
 
+    def test_reads_may_end_in_any_order(self, source: End, connected: End) -> None:
+        orders = [3.0, 1.0, 2.0, 5.0, 4.0]
+        reads = [
+            connected.transport.read(source.incarnation, [i], connected.slot(0), order)
+            for i, order in enumerate(orders)
+        ]
+        last = connected.transport.read(source.incarnation, [9], connected.slot(1), 0.0)
+        for read in [*reads, last]:
+            read.result(WAIT_S)
+        assert int(connected.slot(1).memory[0]) == 10
+
+    def test_a_read_cannot_be_taken_back(self, source: End, connected: End) -> None:
+        read = connected.transport.read(source.incarnation, [5, 6], connected.slot())
+        assert not read.cancel()
+        read.result(WAIT_S)
+        assert not read.cancel()
+        connected.transport.read(source.incarnation, [7], connected.slot(1)).result(WAIT_S)
+        assert [int(connected.slot(i).memory[0]) for i in range(2)] == [6, 8]
+
     def test_connecting_twice_is_connecting_once(self, source: End, connected: End) -> None:
-        connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+        connected.connect(source).result(WAIT_S)
         connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
 
     def test_a_read_from_a_stranger_fails(self, reader: End) -> None:
@@ -118,7 +155,7 @@ class TransportContract:
         connected.transport.forget(source.incarnation)
         with pytest.raises(TransferFailed, match="not connected"):
             connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
-        connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+        connected.connect(source).result(WAIT_S)
         connected.transport.read(source.incarnation, [4], connected.slot()).result(WAIT_S)
         assert int(connected.slot().memory[0]) == 5
 
@@ -131,7 +168,7 @@ class TransportContract:
         with pytest.raises(TransferFailed, match="closed"):
             connected.transport.read(source.incarnation, [1], connected.slot()).result(WAIT_S)
         with pytest.raises(TransferFailed, match="closed"):
-            connected.transport.connect(source.incarnation, source.transport.metadata()).result(WAIT_S)
+            connected.connect(source).result(WAIT_S)
 
 
 def check_part_arrives(source: End, reader: End, blocks: list[int], part: BlockPart) -> None:

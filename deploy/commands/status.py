@@ -30,6 +30,8 @@ def run(name: str, as_json: bool) -> None:
         f"  proxy       {proxy['http']}, gRPC {proxy['grpc']}  {running}, {proxy['restarts']} restarts", soft_wrap=True
     )
     console.print(_workers_table(report))
+    if report["paths"]:
+        console.print(_paths_table(report))
     for worker in report["workers"]:
         if worker["last_error"]:
             console.print(f"{worker['name']} last ended: {worker['last_error']}", markup=False, soft_wrap=True)
@@ -45,4 +47,13 @@ def _workers_table(report: ClusterReport) -> Table:
         running, waiting = ("", "") if load is None else (str(load["running"]), str(load["waiting"]))
         identity = (worker["name"], worker["role"], worker["state"])
         table.add_row(*identity, running, waiting, kv_usage, str(worker["restarts"]), worker["node"], worker["address"])
+    return table
+
+
+def _paths_table(report: ClusterReport) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("FROM", "TO", "KV PATH"):
+        table.add_column(title)
+    for path in report["paths"]:
+        table.add_row(path["prefill"], path["decode"], path["transport"] or "none: computed there")
     return table

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from kv_transfer.messages import BlockRef, ChunkReady, PeerInfo, SessionEvent, Ticket, Verdict
 from kv_transfer.peer import Peer, PeerUnavailable
+from kv_transfer.signalling import Invitation, SendOrder
 
 Change = Callable[[SessionEvent], list[SessionEvent]]
 
@@ -54,7 +55,7 @@ class LossyPeer:
         await self._wire()
         return await self._peer.renew(tickets)
 
-    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
         self.num_commits += 1
         await self._wire()
         if self.before_commit is not None:
@@ -62,7 +63,7 @@ class LossyPeer:
         if self.lose_commits:
             self.lose_commits -= 1
             raise PeerUnavailable("the commit was lost")
-        verdict = await self._peer.commit(ticket, blocks)
+        verdict = await self._peer.commit(ticket, blocks, transport)
         if self.lose_verdicts:
             self.lose_verdicts -= 1
             raise PeerUnavailable("the verdict was lost")
@@ -72,6 +73,14 @@ class LossyPeer:
         await self._wire()
         self.closed.append(ticket)
         await self._peer.close(ticket)
+
+    async def join(self, invitation: Invitation) -> None:
+        await self._wire()
+        await self._peer.join(invitation)
+
+    async def send(self, order: SendOrder) -> None:
+        await self._wire()
+        await self._peer.send(order)
 
     async def _wire(self) -> None:
         if self.silent.is_set():

@@ -19,6 +19,7 @@ from kv_transfer.messages import (
     Verdict,
 )
 from kv_transfer.peer_link import PeerLink
+from kv_transfer.signalling import Invitation, SendOrder
 from tests.unit.kv_transfer.conftest import PairFactory
 from tests.unit.kv_transfer.lossy_peer import LossyPeer
 from tests.unit.kv_transfer.pair import Pair, make_engine, ticket, transfer_config
@@ -48,10 +49,16 @@ class ScriptedPeer:
         self.renewals.append(list(tickets))
         return [t not in self.gone for t in tickets][self.num_missing :]
 
-    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
         raise NotImplementedError
 
     async def close(self, ticket: Ticket) -> None:
+        raise NotImplementedError
+
+    async def join(self, invitation: Invitation) -> None:
+        raise NotImplementedError
+
+    async def send(self, order: SendOrder) -> None:
         raise NotImplementedError
 
 

@@ -1,0 +1,73 @@
+"""The two-sided transport over Gloo, both ends in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from kv_transfer.communicator import End as Side
+from kv_transfer.config import TransferConfig
+from kv_transfer.gloo import GlooCommunicators
+from kv_transfer.transport import TransferFailed
+from kv_transfer.two_sided import TwoSidedTransport
+from tests.transport_contract import WAIT_S, End, TransportContract, make_end
+
+NewEnd = Callable[[str], End]
+
+
+@pytest.fixture
+def new_end() -> Iterator[NewEnd]:
+    ends: list[End] = []
+
+    def make(incarnation: str) -> End:
+        kind, config = GlooCommunicators("127.0.0.1"), TransferConfig()
+        ends.append(make_end(incarnation, lambda name, cache, ring: TwoSidedTransport(name, cache, kind, config)))
+        return ends[-1]
+
+    yield make
+    for end in ends:
+        end.transport.close()
+
+
+@pytest.fixture
+def source(new_end: NewEnd) -> End:
+    return new_end("P")
+
+
+@pytest.fixture
+def reader(new_end: NewEnd) -> End:
+    return new_end("D")
+
+
+class TestGlooTransport(TransportContract):
+    def test_listens_on_the_workers_own_address_only(self, source: End, connected: End) -> None:
+        connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+        connections = psutil.Process().net_connections("tcp")
+        assert {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+
+    def test_leaves_no_thread_and_no_connection_behind(self, source: End, reader: End) -> None:
+        def use() -> None:
+            reader.connect(source).result(WAIT_S)
+            reader.transport.read("P", [1], reader.slot()).result(WAIT_S)
+            reader.transport.forget("P")
+
+        for _ in range(2):  # the store stays, and the source's end until it is asked anew
+            use()
+        before = held()
+        for _ in range(3):
+            use()
+        assert held() == pytest.approx(before, abs=4)
+
+
+@pytest.mark.parametrize("rendezvous", [b"nonsense", b'{"host": "127.0.0.1", "port": 1}'])
+def test_a_place_where_nobody_is_cannot_be_met_at(rendezvous: bytes) -> None:
+    with pytest.raises(TransferFailed, match="gloo"):
+        GlooCommunicators("127.0.0.1").meet(bytes(16), rendezvous, Side.SOURCE, 0.1)
+
+
+def held() -> tuple[int, int]:
+    """Threads and open files of this process."""
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
