@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import time
@@ -16,8 +15,8 @@ from typing import Any
 
 import torch
 
-FORK_SERVER = multiprocessing.get_context("forkserver")  # a fresh process each, without the seconds of importing torch
-FORK_SERVER.set_forkserver_preload(["torch", "kv_transfer.nixl", "prefill_worker.peer_service"])
+from tests.integration.fork_server import CONTEXT
+
 CALL_TIMEOUT_S = 20.0
 
 
@@ -25,8 +24,8 @@ class Child:
     """Maintains the process until the end of the `with` block. `make(*arguments)` is called in it, inside a loop."""
 
     def __init__(self, make: Callable[..., object], *arguments: object) -> None:
-        self._pipe, theirs = FORK_SERVER.Pipe()
-        self._process = FORK_SERVER.Process(target=_main, args=(theirs, make, arguments), daemon=True)
+        self._pipe, theirs = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=_main, args=(theirs, make, arguments), daemon=True)
         self._process.start()
         theirs.close()
         self._answer()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,12 @@ import grpc
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+import proxy.__main__
 from cluster.spec import ROLES, RoleName
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.hosts import HERE, Host
+from tests.integration import worker_main
+from tests.integration.fork_server import ForkedProcess, Say
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
@@ -36,6 +39,7 @@ class StaticController(control_pb2_grpc.MembershipServicer):
 
     def __init__(self, host: str) -> None:
         self._members: list[control_pb2.Member] = []
+        self._pool_nodes: list[control_pb2.Member] = []
         self._version = 1
         self._changed = threading.Condition()
         self._server = grpc.server(ThreadPoolExecutor(8))
@@ -43,9 +47,10 @@ class StaticController(control_pb2_grpc.MembershipServicer):
         self.address = f"{host}:{self._server.add_insecure_port(f'{host}:0')}"
         self._server.start()
 
-    def set_members(self, members: list[control_pb2.Member]) -> None:
+    def set_members(self, members: list[control_pb2.Member], pool_nodes: Sequence[control_pb2.Member] = ()) -> None:
         with self._changed:
-            self._members, self._version = list(members), self._version + 1
+            self._members, self._pool_nodes = list(members), list(pool_nodes)
+            self._version += 1
             self._changed.notify_all()
 
     def Watch(  # noqa: N802
@@ -59,7 +64,10 @@ class StaticController(control_pb2_grpc.MembershipServicer):
                     continue
                 told = self._version
                 members = control_pb2.Members(
-                    version=told, controller_incarnation="static", members=list(self._members)
+                    version=told,
+                    controller_incarnation="static",
+                    members=self._members,
+                    pool_nodes=self._pool_nodes,
                 )
             yield members
 
@@ -67,11 +75,35 @@ class StaticController(control_pb2_grpc.MembershipServicer):
         self._server.stop(0).wait()
 
 
+class SpawnedProcess(subprocess.Popen[str]):
+    """One that can be started on another host, which takes seconds."""
+
+    def read(self) -> str:
+        assert self.stdout is not None
+        return self.stdout.readline()
+
+
+def start_process(
+    run: Callable[[str, Say], None], argument: str, command: Sequence[str], host: Host, log: Path
+) -> ForkedProcess | SpawnedProcess:
+    """`run(argument, …)`, or on another host `python -m command`, which does the same."""
+    if not host.namespace:
+        return ForkedProcess(run, argument, log)
+    with log.open("w") as file:
+        arguments = host.command([sys.executable, "-m", *command])
+        return SpawnedProcess(arguments, stdout=subprocess.PIPE, stderr=file, text=True, cwd=ROOT)
+
+
+def run_proxy(arguments: str, say: Say) -> None:
+    sys.argv = ["proxy", *json.loads(arguments)]
+    proxy.__main__.main()
+
+
 @dataclass
 class WorkerProcess:
     name: str
     role: RoleName
-    process: subprocess.Popen[str]
+    process: ForkedProcess | SpawnedProcess
     addresses: dict[str, Any]
     host: Host = HERE
 
@@ -123,13 +155,14 @@ class Processes:
     engine: dict[str, Any] = field(default_factory=dict)
     kv_transfer: dict[str, Any] = field(default_factory=dict)
     workers: list[WorkerProcess] = field(default_factory=list)
+    pool_nodes: list[WorkerProcess] = field(default_factory=list)
     own_address: str = HERE.address  # by which the hosts reach this process
 
     def __post_init__(self) -> None:
         self.controller = StaticController(self.own_address)
         self.http = ""
         self.grpc = ""
-        self._proxy: subprocess.Popen[str] | None = None
+        self._proxy: ForkedProcess | SpawnedProcess | None = None
 
     def start_worker(self, role: RoleName, name: str = "", host: Host = HERE, **fields: Any) -> WorkerProcess:
         name = name or f"{role}-{sum(1 for w in self.workers if w.role == role)}"
@@ -143,21 +176,44 @@ class Processes:
             "engine": self.engine,
             "kv_transfer": self.kv_transfer,
         } | fields
-        log = (self.log_dir / f"{spec['incarnation']}.log").open("w")
-        process = subprocess.Popen(
-            host.command([sys.executable, "-m", "tests.integration.worker_main", json.dumps(spec)]),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=ROOT,
-        )
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, f"worker {name} did not start:\n{Path(log.name).read_text()[-3000:]}"
-        worker = WorkerProcess(name, role, process, json.loads(line), host)
+        worker = self._start(spec, host)
         self.workers.append(worker)
         self.publish()
         return worker
+
+    def start_pool_node(self, name: str = "", host: Host = HERE, **pool: Any) -> WorkerProcess:
+        """`pool`: fields of PoolConfig."""
+        name = name or f"pool-{len(self.pool_nodes)}"
+        spec = {
+            "name": name,
+            "role": "pool",
+            "incarnation": f"{name}-{os.urandom(4).hex()}",
+            "model_dir": str(self.model_dir),
+            "model_name": "test",
+            "host": host.address,
+            "engine": self.engine,
+            "kv_transfer": self.kv_transfer,
+            "pool": {"ram_bytes": 4 << 20} | pool,
+        }
+        node = self._start(spec, host)
+        self.pool_nodes.append(node)
+        self.publish()
+        return node
+
+    def end_pool_node(self, node: WorkerProcess) -> None:
+        """Kills it, and proxies hear of it."""
+        node.kill()
+        self.pool_nodes.remove(node)
+        self.publish()
+
+    def _start(self, spec: dict[str, Any], host: Host) -> WorkerProcess:
+        log = self.log_dir / f"{spec['incarnation']}.log"
+        described = json.dumps(spec)
+        command = ["tests.integration.worker_main", described]
+        process = start_process(worker_main.run, described, command, host, log)
+        addresses = process.read()
+        assert addresses, f"{spec['name']} did not start:\n{log.read_text()[-3000:]}"
+        return WorkerProcess(spec["name"], spec["role"], process, json.loads(addresses), host)
 
     def start_workers(self, prefill: int = 1, decode: int = 1) -> None:
         with ThreadPoolExecutor(prefill + decode) as pool:
@@ -172,7 +228,9 @@ class Processes:
         return self.start_worker(worker.role, worker.name, worker.host)
 
     def publish(self) -> None:
-        self.controller.set_members([worker.member() for worker in self.workers])
+        self.controller.set_members(
+            [worker.member() for worker in self.workers], [node.member() for node in self.pool_nodes]
+        )
 
     def start_proxy(self, *arguments: str, host: Host = HERE) -> None:
         http_port, grpc_port = free_port(), free_port()
@@ -185,12 +243,9 @@ class Processes:
             "http-port": http_port,
             "grpc-port": grpc_port,
         }
-        self._proxy = subprocess.Popen(
-            host.command([sys.executable, "-m", "proxy", *(f"--{k}={v}" for k, v in options.items()), *arguments]),
-            stderr=(self.log_dir / "proxy.log").open("w"),
-            text=True,
-            cwd=ROOT,
-        )
+        given = [*(f"--{key}={value}" for key, value in options.items()), *arguments]
+        log = self.log_dir / "proxy.log"
+        self._proxy = start_process(run_proxy, json.dumps(given), ["proxy", *given], host, log)
         wait_until(self.is_ready, START_TIMEOUT_S)
 
     def is_ready(self) -> bool:
@@ -237,7 +292,8 @@ class Processes:
         wait_until(lambda: all(w.is_idle for w in self.workers if w.process.poll() is None), timeout_s)
 
     def stop(self) -> None:
-        processes = [worker.process for worker in self.workers] + ([self._proxy] if self._proxy else [])
+        processes = [process.process for process in (*self.workers, *self.pool_nodes)]
+        processes += [self._proxy] if self._proxy else []
         for process in processes:
             process.send_signal(signal.SIGCONT)
             process.terminate()

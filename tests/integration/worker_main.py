@@ -1,4 +1,7 @@
-"""One worker as a plain process, for tests: a WorkerSpec as JSON in, its addresses as JSON out, until it is ended."""
+"""One worker or pool node as a plain process, for tests: its spec as JSON in, its addresses as JSON out, until its end.
+
+In a process of its own by `ForkedProcess(run, …)`, or by `python -m tests.integration.worker_main SPEC`.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,32 @@ import signal
 import sys
 from dataclasses import asdict
 
-from cluster.spec import WorkerSpec
+from cluster.pool_process import PoolNodeProcess
+from cluster.spec import PoolNodeSpec, WorkerSpec
 from cluster.worker import Worker
+from tests.integration.fork_server import Say
 
 
-async def main() -> None:
+def run(spec: str, say: Say) -> None:
+    asyncio.run(_serve(spec, say))
+
+
+async def _serve(spec: str, say: Say) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    worker = Worker(WorkerSpec.model_validate_json(sys.argv[1]))
+    worker = make_process(spec)
     addresses = await worker.start()
-    print(json.dumps({**asdict(addresses), "incarnation": worker.spec.incarnation}), flush=True)
+    say(json.dumps({**asdict(addresses), "incarnation": worker.spec.incarnation}))
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     await stopped.wait()
     await worker.stop()
 
 
+def make_process(spec: str) -> Worker | PoolNodeProcess:
+    if json.loads(spec)["role"] == "pool":
+        return PoolNodeProcess(PoolNodeSpec.model_validate_json(spec))
+    return Worker(WorkerSpec.model_validate_json(spec))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(sys.argv[1], lambda words: print(words, flush=True))
