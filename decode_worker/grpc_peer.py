@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import asdict
 
 import grpc
@@ -23,12 +23,15 @@ from kv_transfer.messages import (
     Verdict,
 )
 from kv_transfer.peer import PeerUnavailable
+from kv_transfer.signalling import Invitation, SendOrder
+from kv_transfer.transport import TransferFailed
 from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
 
 CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),  # else an idle link may be dead, and the next call is the first to know
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -40,9 +43,9 @@ CHANNEL_OPTIONS = [
 class GrpcPeer:
     """Maintains one channel. Deadlines are the caller's: each call is cancelled with its task."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, options: Sequence[tuple[str, int]] = CHANNEL_OPTIONS) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=options)
         self._stub = peer_pb2_grpc.PeerStub(self._channel)
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
@@ -83,10 +86,11 @@ class GrpcPeer:
             raise self._unavailable(error) from None
         return list(response.alive)
 
-    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
         refs = [peer_pb2.BlockRef(block=ref.block, generation=ref.generation) for ref in blocks]
+        request = peer_pb2.CommitRequest(ticket=_wire_ticket(ticket), blocks=refs, transport=transport)
         try:
-            response = await self._stub.Commit(peer_pb2.CommitRequest(ticket=_wire_ticket(ticket), blocks=refs))
+            response = await self._stub.Commit(request)
         except grpc.aio.AioRpcError as error:
             raise self._unavailable(error) from None
         return Verdict.VALID if response.valid else Verdict.STALE
@@ -95,6 +99,37 @@ class GrpcPeer:
         try:
             await self._stub.Close(peer_pb2.CloseRequest(ticket=_wire_ticket(ticket)))
         except grpc.aio.AioRpcError as error:
+            raise self._unavailable(error) from None
+        except grpc.aio.UsageError:
+            raise PeerUnavailable(f"{self._address}: disconnected") from None
+
+    async def join(self, invitation: Invitation) -> None:
+        request = peer_pb2.JoinRequest(
+            transport=invitation.transport,
+            communicator=invitation.communicator,
+            reader=invitation.reader,
+            source=invitation.source,
+            rendezvous=invitation.rendezvous,
+        )
+        await self._signal(self._stub.Join(request))
+
+    async def send(self, order: SendOrder) -> None:
+        request = peer_pb2.SendRequest(
+            transport=order.transport,
+            communicator=order.communicator,
+            sequence=order.sequence,
+            blocks=order.blocks,
+            part_start=order.part.start,
+            part_end=order.part.end,
+        )
+        await self._signal(self._stub.Send(request))
+
+    async def _signal(self, call: Awaitable[object]) -> None:
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise TransferFailed(error.details() or "refused") from None
             raise self._unavailable(error) from None
         except grpc.aio.UsageError:
             raise PeerUnavailable(f"{self._address}: disconnected") from None
@@ -126,6 +161,6 @@ def _session_event(wire: peer_pb2.SessionEvent) -> SessionEvent:
 
 
 def _chunk(wire: peer_pb2.ChunkReady) -> ChunkReady:
-    return ChunkReady(
-        wire.sequence, wire.start, wire.end, tuple(BlockRef(ref.block, ref.generation) for ref in wire.blocks)
-    )
+    layers = range(wire.layers.start, wire.layers.end) if wire.HasField("layers") else None
+    refs = tuple(BlockRef(ref.block, ref.generation) for ref in wire.blocks)
+    return ChunkReady(wire.sequence, wire.start, wire.end, refs, layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,8 +43,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerWatch:
+    """Who hears, while a batch is computed, in how many layers its KV is written and will not be written again."""
+
+    ends: tuple[int, ...]  # the numbers of layers that are told
+    tell: Callable[[int], None]  # called in the model's thread; 0: the batch is computed again, from the first layer on
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     works: tuple[Work, ...]
+    watch: LayerWatch | None = None
 
     @property
     def num_tokens(self) -> int:

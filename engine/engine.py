@@ -163,6 +163,8 @@ class Engine:
         except Exception as error:
             logger.exception("a batch of %d requests failed", len(batch.works))
             if len(batch.works) > 1:
+                if batch.watch is not None:
+                    batch.watch.tell(0)
                 return self._compute_apart(batch)
             return Outcome(failed={batch.works[0].request.request_id: f"{type(error).__name__}: {error}"})
         answers = {work.request.request_id: token for work, token in zip(batch.sampled, tokens, strict=True)}

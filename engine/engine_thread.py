@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
-from engine.batch import Batch, Outcome
+from engine.batch import Batch, LayerWatch, Outcome, Work
 from engine.engine import Engine, StepResult
 from engine.errors import EngineStopped
+from engine.request import RequestKind
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -33,6 +35,9 @@ class EngineThread:
         self._tick_s = tick_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._subscribers: list[Callable[[StepResult], None]] = []
+        self._layer_ends: tuple[int, ...] = ()
+        self._on_layers: Callable[[Sequence[Work], int], None] | None = None
+        self._computing: Batch | None = None
         self._stopping = threading.Event()
         self._device = ThreadPoolExecutor(1, "model")
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -40,6 +45,13 @@ class EngineThread:
     def subscribe(self, on_step: Callable[[StepResult], None]) -> None:
         """`on_step` runs in the engine thread after each step and tick, before any later command."""
         self._subscribers.append(on_step)
+
+    def watch_layers(self, ends: Sequence[int], on_layers: Callable[[Sequence[Work], int], None]) -> None:
+        """In a step that ends a prompt for another worker, `on_layers(works, num_layers)` runs in the engine thread
+        once the step's KV is written in so many layers, for each of `ends`, and with 0 when the step begins anew.
+        It is not told of a step that is over. To be called before `start`.
+        """
+        self._layer_ends, self._on_layers = tuple(ends), on_layers
 
     def start(self) -> None:
         self._thread.start()
@@ -111,14 +123,26 @@ class EngineThread:
         """The model runs in its own thread, so that a command waits for other commands only, not for a whole step."""
         if not batch.works:
             return Outcome()
-        running = self._device.submit(self.engine.compute, batch)
+        running = self._device.submit(self.engine.compute, self._watched(batch))
         running.add_done_callback(lambda _: self._inbox.put(_nothing))
+        self._computing = batch
         while not running.done():
             try:
                 self._inbox.get(timeout=self._tick_s)()
             except queue.Empty:
                 self._publish(StepResult())  # a long step does not stop the ticks
+        self._computing = None
         return running.result()
+
+    def _watched(self, batch: Batch) -> Batch:
+        on_layers = self._on_layers
+        if on_layers is None or not any(w.sample and w.request.kind is RequestKind.PREFILL for w in batch.works):
+            return batch
+
+        def tell(num_layers: int) -> None:
+            self.tell(lambda _: on_layers(batch.works, num_layers) if self._computing is batch else None)
+
+        return replace(batch, watch=LayerWatch(self._layer_ends, tell))
 
     def _run_commands(self, wait: bool) -> None:
         try:

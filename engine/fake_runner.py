@@ -32,7 +32,7 @@ EOS_TOKEN_ID = 256
 
 @dataclass(frozen=True, slots=True)
 class FakeModel:
-    """The shape and pace of the fake. `seconds_per_step` and `seconds_per_token` are slept in each step."""
+    """The shape and pace of the fake. `seconds_per_step` and `seconds_per_token` are slept in each step, by layers."""
 
     num_layers: int = 2
     num_kv_heads: int = 1
@@ -59,9 +59,15 @@ class FakeRunner:
         self._sampler = Sampler(grammars or Grammars(None), _take_best)
 
     def run(self, batch: Batch) -> list[SampledToken | SamplingFailure]:
-        time.sleep(self.model.seconds_per_step + self.model.seconds_per_token * batch.num_tokens)
-        for work in batch.works:
-            self._write(work)
+        pause_s = self.model.seconds_per_step + self.model.seconds_per_token * batch.num_tokens
+        start = 0
+        for end in batch.watch.ends if batch.watch is not None else (self.model.num_layers,):
+            time.sleep(pause_s * (end - start) / self.model.num_layers)
+            for work in batch.works:
+                self._write(work, start, end)
+            if batch.watch is not None:
+                batch.watch.tell(end)
+            start = end
         works = batch.sampled
         if not works:
             return []
@@ -79,10 +85,12 @@ class FakeRunner:
             request.token_ids += [t.token_id for t in sampler.sample(logits, [request]) if isinstance(t, SampledToken)]
         return request.token_ids[len(prompt) :]
 
-    def _write(self, work: Work) -> None:
+    def _write(self, work: Work, start: int, end: int) -> None:
+        """Of the layers `[start, end)`."""
         for position in range(work.start, work.end):
             block, slot = divmod(position, self.cache.layout.block_size)
-            self._slot(work.blocks[block], slot).copy_(self._entry(work.request.token_ids[position]))
+            entry = self._entry(work.request.token_ids[position])
+            self._slot(work.blocks[block], slot)[start:end].copy_(entry[start:end])
 
     def _read(self, work: Work) -> list[float]:
         """The tokens up to the work's end, as the cache has them; -1 for one that is not as it was written."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.attention import Attention, AttentionMetadata, write_kv
+from engine.batch import LayerWatch
 from engine.linear import Linear
 from engine.model_config import ModelConfig
 from engine.rope import RotaryEmbedding, rotate
@@ -66,9 +67,13 @@ class Layer:
         cache: Tensor,
         metadata: AttentionMetadata,
         attention: Attention,
+        watch: LayerWatch | None,
     ) -> Tensor:
         query, key, value = self._project(self.input_norm(x), cosine, sine)
         write_kv(key, value, cache, self.index, metadata)
+        if watch is not None and self.index + 1 in watch.ends:
+            _wait_for_device(x)
+            watch.tell(self.index + 1)
         x = x + self.output(attention(query, cache, self.index, metadata).flatten(1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(functional.silu(gate) * up)
@@ -104,17 +109,30 @@ class Model:
         self.head = Linear(self.embedding if config.tie_embeddings else checkpoint.tensor("lm_head.weight", *table))
         checkpoint.finish()
 
-    def hidden_states(self, token_ids: Tensor, positions: Tensor, cache: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def hidden_states(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        cache: Tensor,
+        metadata: AttentionMetadata,
+        watch: LayerWatch | None = None,
+    ) -> Tensor:
         """`[num_tokens, hidden_size]` before the last norm; K and V of these tokens are in the cache afterwards."""
         x = functional.embedding(token_ids, self.embedding)
         cosine, sine = self.rope.at(positions, x.dtype)
         for layer in self.layers:
-            x = layer(x, cosine, sine, cache, metadata, self.attention)
+            x = layer(x, cosine, sine, cache, metadata, self.attention, watch)
         return x
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """float32 `[num_rows, vocab_size]`."""
         return self.head(self.norm(hidden_states)).to(torch.float32)
+
+
+def _wait_for_device(x: Tensor) -> None:
+    """Until all that was asked of it is done; on a CPU it is."""
+    if x.is_cuda:
+        torch.cuda.current_stream(x.device).synchronize()
 
 
 def _fused(checkpoint: Checkpoint, parts: dict[str, int], num_inputs: int, bias: bool) -> Linear:

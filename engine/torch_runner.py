@@ -37,7 +37,11 @@ class TorchRunner:
         token_ids = [token for work in batch.works for token in work.request.token_ids[work.start : work.end]]
         positions = [i for work in batch.works for i in range(work.start, work.end)]
         hidden = self.model.hidden_states(
-            torch.tensor(token_ids, device=device), torch.tensor(positions, device=device), self.cache.tensor, metadata
+            torch.tensor(token_ids, device=device),
+            torch.tensor(positions, device=device),
+            self.cache.tensor,
+            metadata,
+            batch.watch,
         )
         ends = metadata.query_starts[1:]
         rows = [end - 1 for work, end in zip(batch.works, ends, strict=True) if work.sample]

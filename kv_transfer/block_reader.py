@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
 from engine.request import Request, RequestState
+from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.completion import ended
 from kv_transfer.config import TransferConfig
-from kv_transfer.handoff_plan import Plan
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import Transport
@@ -35,12 +36,26 @@ class Span:
         return max(0.0, min(self.ended_at, at) - self.started_at)
 
 
+class ReadPlan(Protocol):
+    """Where the blocks go: a hand-off's plan, or what a pool's reader has of one."""
+
+    @property
+    def blocks(self) -> tuple[int, ...]: ...  # of all the request's tokens
+
+    @property
+    def destination(self) -> tuple[int, ...]: ...  # those to fill, in order
+
+    @property
+    def order(self) -> float: ...  # lower goes first, where reads wait for one another
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one slot holds: blocks of the peer, and where they go."""
+    """What one slot holds: a part of some of the peer's blocks, and where it goes."""
 
     sources: tuple[int, ...]
     destination: tuple[int, ...]
+    part: BlockPart
 
 
 def order_near(now: float, order: float, timeout_s: float) -> float:
@@ -54,7 +69,7 @@ class BlockReader:
     def __init__(
         self,
         request: Request,
-        plan: Plan,
+        plan: ReadPlan,
         peer: str,
         transport: Transport,
         engine: EngineThread,
@@ -70,18 +85,18 @@ class BlockReader:
         self._config = config
         self._in_flight = asyncio.Semaphore(config.reads_in_flight)
         self._tasks: list[asyncio.Task[None]] = []
-        self._num_started = 0  # blocks
-        self.num_blocks = 0  # in place
+        self.num_bytes = 0  # in place
         self.spans: list[Span] = []
 
-    def start(self, group: asyncio.TaskGroup, refs: Sequence[BlockRef]) -> None:
-        """Reads the prompt's next blocks, in tasks of `group`."""
-        for i in range(0, len(refs), self._ring.blocks_per_slot):
-            sources = tuple(ref.block for ref in refs[i : i + self._ring.blocks_per_slot])
-            end = self._num_started + len(sources)
-            piece = Piece(sources, self._plan.destination[self._num_started : end])
-            self._num_started = end
-            self._tasks.append(group.create_task(self._move(piece)))
+    def start(
+        self, group: asyncio.TaskGroup, blocks: Sequence[BlockRef], first: int = 0, part: BlockPart = WHOLE
+    ) -> None:
+        """Reads that part of these blocks, in tasks of `group`, to the plan's destination from its `first` one on."""
+        size = self._ring.blocks_in_slot(part)
+        for i in range(0, len(blocks), size):
+            sources = tuple(ref.block for ref in blocks[i : i + size])
+            destination = self._plan.destination[first + i : first + i + len(sources)]
+            self._tasks.append(group.create_task(self._move(Piece(sources, destination, part))))
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -95,6 +110,9 @@ class BlockReader:
         total = sum(span.before(span.ended_at) for span in self.spans)
         return sum(span.before(done_at) for span in self.spans) / total if total else None
 
+    def _num_bytes(self, piece: Piece) -> int:
+        return len(piece.sources) * piece.part.num_bytes(self._ring.block_bytes)
+
     def _order(self, timeout_s: float) -> float:
         return order_near(asyncio.get_running_loop().time(), self._plan.order, timeout_s)
 
@@ -104,13 +122,13 @@ class BlockReader:
             slot = await self._ring.acquire(timeout_s, self._order(timeout_s))
             await self._read(piece, slot)
             await self._copy(piece, slot)
-            self.num_blocks += len(piece.sources)
+            self.num_bytes += self._num_bytes(piece)
 
     async def _read(self, piece: Piece, slot: Slot) -> None:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
-        timeout_s = self._config.read_timeout_s(len(piece.sources) * self._ring.block_bytes)
-        read = self._transport.read(self._peer, piece.sources, slot, self._order(timeout_s))
+        timeout_s = self._config.read_timeout_s(self._num_bytes(piece))
+        read = self._transport.read(self._peer, piece.sources, slot, self._order(timeout_s), piece.part)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -145,8 +163,7 @@ class BlockReader:
         receives = request is self._request and request.state is RequestState.RECEIVING
         if not receives or tuple(self._request.blocks) != self._plan.blocks:
             raise HandoffError(FailureReason.ABORTED, "the request no longer waits for KV")
-        num_bytes = len(piece.destination) * engine.cache.block_bytes
-        payload = slot.memory[:num_bytes].view(len(piece.destination), engine.cache.block_bytes)
-        engine.cache.write_blocks(piece.destination, payload)
+        payload = slot.memory[: self._num_bytes(piece)].view(len(piece.destination), -1)
+        engine.cache.write_blocks(piece.destination, payload, piece.part.start)
         if payload.is_cuda:
             torch.cuda.current_stream(payload.device).synchronize()  # the slot is free when this returns

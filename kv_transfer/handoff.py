@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,9 +17,10 @@ from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.request import FinishReason, Request
 from engine.sampled_token import SampledToken
+from kv_transfer.block_part import layer_part
 from kv_transfer.block_reader import BlockReader, Span
 from kv_transfer.config import TransferConfig
-from kv_transfer.handoff_plan import Announcements, Plan
+from kv_transfer.handoff_plan import Announcements, Plan, Readable
 from kv_transfer.messages import FailureReason, HandoffError, PrefillDone, SessionEnded, Ticket, Verdict
 from kv_transfer.peer import PeerUnavailable
 from kv_transfer.peer_link import PeerLink
@@ -109,7 +110,7 @@ class Handoff:
                 done = await unless(lost, self._take_over(announced, reader, stages))
             finish_reason = plan.finish_reason(done.first_token.token_id)
             if finish_reason is None:
-                await self._commit(announced, reader)
+                await self._commit(announced, reader, transport.name)
                 valid = True
                 stages.end("validate")
         except HandoffError as error:
@@ -124,7 +125,7 @@ class Handoff:
             finish_reason=finish_reason,
             kv_valid=valid,
             received_tokens=plan.num_tokens - plan.have_tokens if valid else 0,
-            received_bytes=reader.num_blocks * self._ring.block_bytes,
+            received_bytes=reader.num_bytes,
             prefill_cached_tokens=done.cached_tokens,
             transport=transport.name,
             stages=stages.seconds,
@@ -134,7 +135,8 @@ class Handoff:
         )
 
     def _plan(self, engine: Engine) -> Plan:
-        return Plan.of(self._request, engine.hash_context, engine.scheduler.waiting.order(self._request))
+        order = engine.scheduler.waiting.order(self._request)
+        return Plan.of(self._request, engine.hash_context, order, engine.cache.layout.num_layers)
 
     async def _take_over(self, announced: Announcements, reader: BlockReader, stages: Stages) -> PrefillDone:
         """Follows P's announcements and reads along, until all is announced and in place."""
@@ -190,33 +192,39 @@ class Handoff:
                         done is not None and announced.plan.finish_reason(done.first_token.token_id) is not None
                     )
                     if not ends:
-                        reader.start(reads, new)
+                        self._read(reader, reads, new, announced.plan)
                     if done is not None:
                         return done
         except PeerUnavailable as error:
             logger.info("session %s: the stream from %s broke: %s", self._ticket, self._link.incarnation, error)
         return None
 
-    async def _commit(self, announced: Announcements, reader: BlockReader) -> None:
+    def _read(self, reader: BlockReader, reads: asyncio.TaskGroup, new: Sequence[Readable], plan: Plan) -> None:
+        for piece in new:
+            part = layer_part(piece.layers, plan.num_layers, self._ring.block_bytes)
+            reader.start(reads, piece.blocks, piece.first, part)
+
+    async def _commit(self, announced: Announcements, reader: BlockReader, transport: str) -> None:
         """Asks for the verdict, again when the answer is lost: P gives the same one."""
         announced.check_complete()
-        if reader.num_blocks != announced.plan.num_blocks:
-            detail = f"{reader.num_blocks} of {announced.plan.num_blocks} blocks are in place"
+        num_bytes = announced.plan.num_blocks * self._ring.block_bytes
+        if reader.num_bytes != num_bytes:
+            detail = f"{reader.num_bytes} of {num_bytes} bytes are in place"
             raise HandoffError(FailureReason.INTERNAL, detail)
         try:
             async with asyncio.timeout(self._config.verdict_timeout_s):
-                verdict = await self._ask(announced)
+                verdict = await self._ask(announced, transport)
         except TimeoutError:
             detail = f"{self._link.incarnation} gave no verdict in {self._config.verdict_timeout_s:g} s"
             raise HandoffError(FailureReason.VERDICT_TIMEOUT, detail) from None
         if verdict is not Verdict.VALID:
             raise HandoffError(FailureReason.STALE, f"{self._link.incarnation} no longer holds what was read")
 
-    async def _ask(self, announced: Announcements) -> Verdict:
+    async def _ask(self, announced: Announcements, transport: str) -> Verdict:
         while True:
             with suppress(PeerUnavailable, TimeoutError):
                 async with asyncio.timeout(self._config.verdict_timeout_s / VERDICT_TRIES):
-                    return await self._link.peer.commit(self._ticket, announced.refs)
+                    return await self._link.peer.commit(self._ticket, announced.refs, transport)
             await asyncio.sleep(FIRST_BACKOFF_S)
 
 

@@ -6,6 +6,7 @@ Pure: it takes P's events and says which blocks are new, or that P announced som
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from engine.block_hash import HashContext, token_hash
 from engine.request import FinishReason, Request
@@ -24,9 +25,10 @@ class Plan:
     stop_token_ids: frozenset[int]
     one_token_left: bool  # any first token ends the request
     order: float  # lower goes first, where transfers wait for one another; on the monotonic clock
+    num_layers: int
 
     @classmethod
-    def of(cls, request: Request, context: HashContext, order: float) -> Plan:
+    def of(cls, request: Request, context: HashContext, order: float, num_layers: int) -> Plan:
         return cls(
             num_tokens=request.num_tokens,
             have_tokens=request.num_computed,
@@ -36,6 +38,7 @@ class Plan:
             stop_token_ids=request.sampling.stop_token_ids,
             one_token_left=request.num_generated + 1 >= request.sampling.max_tokens,
             order=order,
+            num_layers=num_layers,
         )
 
     @property
@@ -55,37 +58,55 @@ class Plan:
         return FinishReason.LENGTH if self.one_token_left else None
 
 
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Layers of neighbouring blocks, which may be read."""
+
+    first: int  # block, counted from the first that D does not have
+    blocks: tuple[BlockRef, ...]
+    layers: range
+
+
 @dataclass(slots=True, eq=False)
 class Announcements:
     """Maintains `refs`, P's blocks for [have_tokens, covered_tokens), across streams that broke."""
 
     plan: Plan
     refs: list[BlockRef] = field(default_factory=list)
+    _num_layers: list[int] = field(default_factory=list)  # known of each of `refs`, from the first layer on
     _next_sequence: int = 0
-    _position: int = 0  # tokens this stream has announced
+    _position: int = 0  # tokens this stream has announced in all layers
+    _unfinished: tuple[int, int] | None = None  # of the chunk from there on: its end, and layers announced
 
     def restart(self) -> None:
         """A new stream: P says everything again, from the first chunk on."""
         self._next_sequence = 0
         self._position = self.plan.have_tokens
+        self._unfinished = None
 
     def has_gap_before(self, chunk: ChunkReady) -> bool:
         return chunk.sequence > self._next_sequence
 
-    def take(self, chunk: ChunkReady) -> list[BlockRef]:
-        """The blocks that are new. Raises HandoffError when they cannot be those of this prompt."""
+    def take(self, chunk: ChunkReady) -> list[Readable]:
+        """What is new. Raises HandoffError when it cannot be of this prompt."""
         if chunk.sequence < self._next_sequence:
             return []  # said twice
+        layers = chunk.layers if chunk.layers is not None else range(self.plan.num_layers)
         self._check_range(chunk)
+        self._check_layers(chunk, layers)
         first = (chunk.start - self.plan.have_tokens) // self.plan.block_size
         num_known = max(0, len(self.refs) - first)
-        known, new = chunk.blocks[:num_known], list(chunk.blocks[num_known:])
+        known, new = chunk.blocks[:num_known], chunk.blocks[num_known:]
         if list(known) != self.refs[first : first + len(known)]:
             raise HandoffError(FailureReason.STALE, f"tokens from {chunk.start} on are in other blocks than before")
         self.refs += new
+        self._num_layers += [0] * len(new)
         self._next_sequence += 1
-        self._position = chunk.end
-        return new
+        if layers.stop == self.plan.num_layers:
+            self._position, self._unfinished = chunk.end, None
+        else:
+            self._unfinished = chunk.end, layers.stop
+        return self._take_layers(first, len(chunk.blocks), layers.stop)
 
     def check_done(self, done: PrefillDone) -> None:
         """Raises HandoffError unless P computed exactly this prompt."""
@@ -96,14 +117,34 @@ class Announcements:
             raise HandoffError(FailureReason.MISMATCH, "the peer computed other tokens than this prompt's")
 
     def check_complete(self) -> None:
-        if self._position != self.plan.num_tokens or len(self.refs) != self.plan.num_blocks:
+        complete = len(self.refs) == self.plan.num_blocks and set(self._num_layers) <= {self.plan.num_layers}
+        if self._position != self.plan.num_tokens or not complete:
             detail = f"the peer announced {self._position} of {self.plan.num_tokens} tokens"
             raise HandoffError(FailureReason.MISMATCH, detail)
 
     def _check_range(self, chunk: ChunkReady) -> None:
         size = self.plan.block_size
-        fits = chunk.start == self._position <= chunk.end <= self.plan.num_tokens and chunk.start % size == 0
-        whole = chunk.end % size == 0 or chunk.end == self.plan.num_tokens
-        if not fits or not whole or len(chunk.blocks) != -(-(chunk.end - chunk.start) // size):
+        fits = chunk.start == self._position <= chunk.end <= self.plan.num_tokens
+        begins = chunk.start % size == 0 or chunk.start == self.plan.num_tokens
+        ends = chunk.end % size == 0 or chunk.end == self.plan.num_tokens
+        if not (fits and begins and ends) or len(chunk.blocks) != -(-(chunk.end - chunk.start) // size):
             detail = f"[{chunk.start}, {chunk.end}) in {len(chunk.blocks)} blocks cannot follow token {self._position}"
             raise HandoffError(FailureReason.MISMATCH, detail)
+
+    def _check_layers(self, chunk: ChunkReady, layers: range) -> None:
+        end, start = self._unfinished or (chunk.end, 0)
+        if layers.start != start or not start < layers.stop <= self.plan.num_layers or chunk.end != end:
+            detail = f"layers [{layers.start}, {layers.stop}) up to token {chunk.end} cannot follow {start} up to {end}"
+            raise HandoffError(FailureReason.MISMATCH, detail)
+
+    def _take_layers(self, first: int, num_blocks: int, num_layers: int) -> list[Readable]:
+        """Marks these blocks' layers as known up to `num_layers`; those that were not, in as few pieces as can be."""
+        readable = []
+        for known, group in groupby(range(first, first + num_blocks), key=self._num_layers.__getitem__):
+            blocks = list(group)
+            if known < num_layers:
+                refs = tuple(self.refs[i] for i in blocks)
+                readable.append(Readable(blocks[0], refs, range(known, num_layers)))
+        for i in range(first, first + num_blocks):
+            self._num_layers[i] = max(self._num_layers[i], num_layers)
+        return readable

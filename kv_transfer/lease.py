@@ -12,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.batch import Work
 from engine.engine import Engine
 from engine.request import Request, RequestState
+from kv_transfer.block_part import layer_ends
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError, SessionEnded, Ticket, Verdict
 from kv_transfer.session import Listener, Prompt, Session
@@ -123,6 +125,23 @@ class LeaseTable:
         """The proxy wants this attempt, and lower ones, no longer: whatever comes later about them is Gone."""
         self._end_attempt(ticket, FailureReason.ABORTED, "aborted", now)
 
+    @property
+    def layer_ends(self) -> tuple[int, ...]:
+        """The numbers of layers after which `layers_written` is to be called."""
+        return layer_ends(self._engine.cache.layout.num_layers, self._config.layer_ranges)
+
+    def layers_written(self, works: Sequence[Work], num_layers: int, now: float) -> None:
+        """The step that runs has written these works' KV in so many layers; with 0, it begins anew."""
+        starts = {work.request: work.start for work in works if work.sample}
+        for session in list(self._sessions.values()):
+            if session.prompt is None or session.prompt.request not in starts:
+                continue
+            if num_layers == 0 and session.layers_sent:  # they are written again, perhaps rounded otherwise
+                self._end(session, FailureReason.PREFILL_FAILED, "the step was computed again", now)
+                continue
+            session.write_layers(starts[session.prompt.request], num_layers)
+            session.announce()
+
     def advance(self, now: float) -> None:
         """After each step and tick: announces what is new, and ends what has ended or run out."""
         for session in list(self._sessions.values()):
@@ -135,6 +154,7 @@ class LeaseTable:
         if session.state is RequestState.FINISHED:  # the step failed, or the request was aborted elsewhere
             self._end(session, FailureReason.PREFILL_FAILED, "the engine ended the prefill", now)
             return
+        session.forget_layers()
         session.announce()
         if not session.opened and session.state is RequestState.HELD:
             session.shorten(now + self._config.open_timeout_s)
@@ -164,7 +184,8 @@ class LeaseTable:
             if ticket.attempt < session.ticket.attempt:
                 return None
             self._end(session, FailureReason.SUPERSEDED, f"attempt {ticket.attempt} took its place", now)
-        session = Session(ticket, self._engine.pool, self._engine.config.block_size)
+        layout = self._engine.cache.layout
+        session = Session(ticket, self._engine.pool, layout.block_size, layout.num_layers)
         self._sessions[ticket.session] = session
         return session
 

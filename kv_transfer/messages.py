@@ -68,12 +68,14 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True)
 class ChunkReady:
-    """These blocks hold the KV of tokens [start, end) and are never written again under these generations."""
+    """These blocks hold the KV of tokens [start, end), in these layers, and are never written again there under these
+    generations. A chunk that leaves layers out is followed by the same tokens' next layers."""
 
     sequence: int  # from 0 in each stream, without gaps
     start: int
     end: int
     blocks: tuple[BlockRef, ...]
+    layers: range | None = None  # None: all
 
 
 @dataclass(frozen=True, slots=True)

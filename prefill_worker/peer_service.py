@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc
 
 from engine.kv_cache import KVLayout
 from engine.sampled_token import SampledToken
+from kv_transfer.block_part import BlockPart
 from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import (
     BlockRef,
@@ -26,6 +27,9 @@ from kv_transfer.messages import (
     Verdict,
 )
 from kv_transfer.metrics import TransferMetrics
+from kv_transfer.peer import PeerUnavailable
+from kv_transfer.signalling import Invitation, SendOrder
+from kv_transfer.transport import TransferFailed
 from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -34,10 +38,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PeerService(peer_pb2_grpc.PeerServicer):
     """Translates; maintains nothing."""
 
-    def __init__(self, peer: LocalPeer, layout: KVLayout, transport_name: str, metrics: TransferMetrics) -> None:
+    def __init__(self, peer: LocalPeer, layout: KVLayout, metrics: TransferMetrics) -> None:
         self._peer = peer
         self._layout = layout
-        self._transport = transport_name
         self._metrics = metrics
 
     async def Handshake(  # noqa: N802  gRPC's names, here and below
@@ -74,14 +77,36 @@ class PeerService(peer_pb2_grpc.PeerServicer):
     async def Commit(self, request: peer_pb2.CommitRequest, context: Context) -> peer_pb2.CommitResponse:  # noqa: N802
         ticket = await _ticket(request.ticket, context)
         blocks = [BlockRef(ref.block, ref.generation) for ref in request.blocks]
-        verdict = await self._peer.commit(ticket, blocks)
+        verdict = await self._peer.commit(ticket, blocks, request.transport)
         if verdict is Verdict.VALID:
-            self._metrics.sent(self._transport, len(blocks) * self._layout.block_bytes)
+            self._metrics.sent(request.transport, len(blocks) * self._layout.block_bytes)
         return peer_pb2.CommitResponse(valid=verdict is Verdict.VALID)
 
     async def Close(self, request: peer_pb2.CloseRequest, context: Context) -> peer_pb2.CloseResponse:  # noqa: N802
         await self._peer.close(await _ticket(request.ticket, context))
         return peer_pb2.CloseResponse()
+
+    async def Join(self, request: peer_pb2.JoinRequest, context: Context) -> peer_pb2.JoinResponse:  # noqa: N802
+        invitation = Invitation(
+            request.transport, request.communicator, request.reader, request.source, request.rendezvous
+        )
+        await _signalled(self._peer.join(invitation), context)
+        return peer_pb2.JoinResponse()
+
+    async def Send(self, request: peer_pb2.SendRequest, context: Context) -> peer_pb2.SendResponse:  # noqa: N802
+        part = BlockPart(request.part_start, request.part_end if request.HasField("part_end") else None)
+        order = SendOrder(request.transport, request.communicator, request.sequence, tuple(request.blocks), part)
+        await _signalled(self._peer.send(order), context)
+        return peer_pb2.SendResponse()
+
+
+async def _signalled(call: Awaitable[None], context: Context) -> None:
+    try:
+        await call
+    except TransferFailed as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    except PeerUnavailable as error:
+        await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
 
 
 def _peer_info(request: peer_pb2.HandshakeRequest) -> PeerInfo:
@@ -119,4 +144,7 @@ def _wire_logprobs(token: SampledToken) -> worker_pb2.TokenLogprobs | None:
 
 def _wire_chunk(chunk: ChunkReady) -> peer_pb2.ChunkReady:
     refs = [peer_pb2.BlockRef(block=ref.block, generation=ref.generation) for ref in chunk.blocks]
-    return peer_pb2.ChunkReady(sequence=chunk.sequence, start=chunk.start, end=chunk.end, blocks=refs)
+    layers = None
+    if chunk.layers is not None:
+        layers = peer_pb2.LayerRange(start=chunk.layers.start, end=chunk.layers.stop)
+    return peer_pb2.ChunkReady(sequence=chunk.sequence, start=chunk.start, end=chunk.end, blocks=refs, layers=layers)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rpc import worker_pb2 as rpc_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0erpc/peer.proto\x12\npdserve.v1\x1a\x10rpc/worker.proto\"\xc4\x01\n\rCompatibility\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x10\n\x08kv_dtype\x18\x03 \x01(\t\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x06 \x01(\r\x12\x10\n\x08head_dim\x18\x07 \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x08 \x01(\r\"/\n\rTransportInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\"\xa2\x01\n\x10HandshakeRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12\x18\n\x10peer_incarnation\x18\x03 \x01(\t\x12-\n\ntransports\x18\x04 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"\x89\x01\n\x11HandshakeResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12-\n\ntransports\x18\x03 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"F\n\x0bOpenRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x13\n\x0bhave_tokens\x18\x02 \x01(\r\"-\n\x08\x42lockRef\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"\x94\x01\n\x0cSessionEvent\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReadyH\x00\x12\'\n\x04\x64one\x18\x02 \x01(\x0b\x32\x17.pdserve.v1.PrefillDoneH\x00\x12)\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x18.pdserve.v1.SessionEndedH\x00\x42\x07\n\x05\x65vent\"`\n\nChunkReady\x12\x10\n\x08sequence\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\x12$\n\x06\x62locks\x18\x04 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\"\xba\x01\n\x0bPrefillDone\x12$\n\x04tail\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReady\x12\x13\n\x0b\x66irst_token\x18\x02 \x01(\r\x12\x12\n\ntoken_hash\x18\x03 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x31\n\x0e\x66irst_logprobs\x18\x06 \x01(\x0b\x32\x19.pdserve.v1.TokenLogprobs\".\n\x0cSessionEnded\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"3\n\x0cRenewRequest\x12#\n\x07tickets\x18\x01 \x03(\x0b\x32\x12.pdserve.v1.Ticket\"\x1e\n\rRenewResponse\x12\r\n\x05\x61live\x18\x01 \x03(\x08\"Y\n\rCommitRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12$\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\"\x1f\n\x0e\x43ommitResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\"2\n\x0c\x43loseRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\"\x0f\n\rCloseResponse2\xca\x02\n\x04Peer\x12H\n\tHandshake\x12\x1c.pdserve.v1.HandshakeRequest\x1a\x1d.pdserve.v1.HandshakeResponse\x12;\n\x04Open\x12\x17.pdserve.v1.OpenRequest\x1a\x18.pdserve.v1.SessionEvent0\x01\x12<\n\x05Renew\x12\x18.pdserve.v1.RenewRequest\x1a\x19.pdserve.v1.RenewResponse\x12?\n\x06\x43ommit\x12\x19.pdserve.v1.CommitRequest\x1a\x1a.pdserve.v1.CommitResponse\x12<\n\x05\x43lose\x12\x18.pdserve.v1.CloseRequest\x1a\x19.pdserve.v1.CloseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0erpc/peer.proto\x12\npdserve.v1\x1a\x10rpc/worker.proto\"\xc4\x01\n\rCompatibility\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12\x10\n\x08kv_dtype\x18\x03 \x01(\t\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x12\n\nnum_layers\x18\x05 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x06 \x01(\r\x12\x10\n\x08head_dim\x18\x07 \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x08 \x01(\r\"/\n\rTransportInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\"\xa2\x01\n\x10HandshakeRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12\x18\n\x10peer_incarnation\x18\x03 \x01(\t\x12-\n\ntransports\x18\x04 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"\x89\x01\n\x11HandshakeResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x30\n\rcompatibility\x18\x02 \x01(\x0b\x32\x19.pdserve.v1.Compatibility\x12-\n\ntransports\x18\x03 \x03(\x0b\x32\x19.pdserve.v1.TransportInfo\"F\n\x0bOpenRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12\x13\n\x0bhave_tokens\x18\x02 \x01(\r\"-\n\x08\x42lockRef\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"\x94\x01\n\x0cSessionEvent\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReadyH\x00\x12\'\n\x04\x64one\x18\x02 \x01(\x0b\x32\x17.pdserve.v1.PrefillDoneH\x00\x12)\n\x05\x65nded\x18\x03 \x01(\x0b\x32\x18.pdserve.v1.SessionEndedH\x00\x42\x07\n\x05\x65vent\"\x88\x01\n\nChunkReady\x12\x10\n\x08sequence\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03\x65nd\x18\x03 \x01(\r\x12$\n\x06\x62locks\x18\x04 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\x12&\n\x06layers\x18\x05 \x01(\x0b\x32\x16.pdserve.v1.LayerRange\"(\n\nLayerRange\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\"\xba\x01\n\x0bPrefillDone\x12$\n\x04tail\x18\x01 \x01(\x0b\x32\x16.pdserve.v1.ChunkReady\x12\x13\n\x0b\x66irst_token\x18\x02 \x01(\r\x12\x12\n\ntoken_hash\x18\x03 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x31\n\x0e\x66irst_logprobs\x18\x06 \x01(\x0b\x32\x19.pdserve.v1.TokenLogprobs\".\n\x0cSessionEnded\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"3\n\x0cRenewRequest\x12#\n\x07tickets\x18\x01 \x03(\x0b\x32\x12.pdserve.v1.Ticket\"\x1e\n\rRenewResponse\x12\r\n\x05\x61live\x18\x01 \x03(\x08\"l\n\rCommitRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\x12$\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x14.pdserve.v1.BlockRef\x12\x11\n\ttransport\x18\x03 \x01(\t\"\x1f\n\x0e\x43ommitResponse\x12\r\n\x05valid\x18\x01 \x01(\x08\"2\n\x0c\x43loseRequest\x12\"\n\x06ticket\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Ticket\"\x0f\n\rCloseResponse\"j\n\x0bJoinRequest\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x14\n\x0c\x63ommunicator\x18\x02 \x01(\x0c\x12\x0e\n\x06reader\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x12\n\nrendezvous\x18\x05 \x01(\x0c\"\x0e\n\x0cJoinResponse\"\x90\x01\n\x0bSendRequest\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x14\n\x0c\x63ommunicator\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0e\n\x06\x62locks\x18\x04 \x03(\r\x12\x12\n\npart_start\x18\x05 \x01(\x04\x12\x15\n\x08part_end\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_part_end\"\x0e\n\x0cSendResponse2\xc0\x03\n\x04Peer\x12H\n\tHandshake\x12\x1c.pdserve.v1.HandshakeRequest\x1a\x1d.pdserve.v1.HandshakeResponse\x12;\n\x04Open\x12\x17.pdserve.v1.OpenRequest\x1a\x18.pdserve.v1.SessionEvent0\x01\x12<\n\x05Renew\x12\x18.pdserve.v1.RenewRequest\x1a\x19.pdserve.v1.RenewResponse\x12?\n\x06\x43ommit\x12\x19.pdserve.v1.CommitRequest\x1a\x1a.pdserve.v1.CommitResponse\x12<\n\x05\x43lose\x12\x18.pdserve.v1.CloseRequest\x1a\x19.pdserve.v1.CloseResponse\x12\x39\n\x04Join\x12\x17.pdserve.v1.JoinRequest\x1a\x18.pdserve.v1.JoinResponse\x12\x39\n\x04Send\x12\x17.pdserve.v1.SendRequest\x1a\x18.pdserve.v1.SendResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,24 +46,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BLOCKREF']._serialized_end=718
   _globals['_SESSIONEVENT']._serialized_start=721
   _globals['_SESSIONEVENT']._serialized_end=869
-  _globals['_CHUNKREADY']._serialized_start=871
-  _globals['_CHUNKREADY']._serialized_end=967
-  _globals['_PREFILLDONE']._serialized_start=970
-  _globals['_PREFILLDONE']._serialized_end=1156
-  _globals['_SESSIONENDED']._serialized_start=1158
-  _globals['_SESSIONENDED']._serialized_end=1204
-  _globals['_RENEWREQUEST']._serialized_start=1206
-  _globals['_RENEWREQUEST']._serialized_end=1257
-  _globals['_RENEWRESPONSE']._serialized_start=1259
-  _globals['_RENEWRESPONSE']._serialized_end=1289
-  _globals['_COMMITREQUEST']._serialized_start=1291
-  _globals['_COMMITREQUEST']._serialized_end=1380
-  _globals['_COMMITRESPONSE']._serialized_start=1382
-  _globals['_COMMITRESPONSE']._serialized_end=1413
-  _globals['_CLOSEREQUEST']._serialized_start=1415
-  _globals['_CLOSEREQUEST']._serialized_end=1465
-  _globals['_CLOSERESPONSE']._serialized_start=1467
-  _globals['_CLOSERESPONSE']._serialized_end=1482
-  _globals['_PEER']._serialized_start=1485
-  _globals['_PEER']._serialized_end=1815
+  _globals['_CHUNKREADY']._serialized_start=872
+  _globals['_CHUNKREADY']._serialized_end=1008
+  _globals['_LAYERRANGE']._serialized_start=1010
+  _globals['_LAYERRANGE']._serialized_end=1050
+  _globals['_PREFILLDONE']._serialized_start=1053
+  _globals['_PREFILLDONE']._serialized_end=1239
+  _globals['_SESSIONENDED']._serialized_start=1241
+  _globals['_SESSIONENDED']._serialized_end=1287
+  _globals['_RENEWREQUEST']._serialized_start=1289
+  _globals['_RENEWREQUEST']._serialized_end=1340
+  _globals['_RENEWRESPONSE']._serialized_start=1342
+  _globals['_RENEWRESPONSE']._serialized_end=1372
+  _globals['_COMMITREQUEST']._serialized_start=1374
+  _globals['_COMMITREQUEST']._serialized_end=1482
+  _globals['_COMMITRESPONSE']._serialized_start=1484
+  _globals['_COMMITRESPONSE']._serialized_end=1515
+  _globals['_CLOSEREQUEST']._serialized_start=1517
+  _globals['_CLOSEREQUEST']._serialized_end=1567
+  _globals['_CLOSERESPONSE']._serialized_start=1569
+  _globals['_CLOSERESPONSE']._serialized_end=1584
+  _globals['_JOINREQUEST']._serialized_start=1586
+  _globals['_JOINREQUEST']._serialized_end=1692
+  _globals['_JOINRESPONSE']._serialized_start=1694
+  _globals['_JOINRESPONSE']._serialized_end=1708
+  _globals['_SENDREQUEST']._serialized_start=1711
+  _globals['_SENDREQUEST']._serialized_end=1855
+  _globals['_SENDRESPONSE']._serialized_start=1857
+  _globals['_SENDRESPONSE']._serialized_end=1871
+  _globals['_PEER']._serialized_start=1874
+  _globals['_PEER']._serialized_end=2322
 # @@protoc_insertion_point(module_scope)

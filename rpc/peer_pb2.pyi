@@ -84,16 +84,26 @@ class SessionEvent(_message.Message):
     def __init__(self, chunk: _Optional[_Union[ChunkReady, _Mapping]] = ..., done: _Optional[_Union[PrefillDone, _Mapping]] = ..., ended: _Optional[_Union[SessionEnded, _Mapping]] = ...) -> None: ...
 
 class ChunkReady(_message.Message):
-    __slots__ = ("sequence", "start", "end", "blocks")
+    __slots__ = ("sequence", "start", "end", "blocks", "layers")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     start: int
     end: int
     blocks: _containers.RepeatedCompositeFieldContainer[BlockRef]
-    def __init__(self, sequence: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRef, _Mapping]]] = ...) -> None: ...
+    layers: LayerRange
+    def __init__(self, sequence: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRef, _Mapping]]] = ..., layers: _Optional[_Union[LayerRange, _Mapping]] = ...) -> None: ...
+
+class LayerRange(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class PrefillDone(_message.Message):
     __slots__ = ("tail", "first_token", "token_hash", "num_tokens", "cached_tokens", "first_logprobs")
@@ -132,12 +142,14 @@ class RenewResponse(_message.Message):
     def __init__(self, alive: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("ticket", "blocks")
+    __slots__ = ("ticket", "blocks", "transport")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     ticket: _worker_pb2.Ticket
     blocks: _containers.RepeatedCompositeFieldContainer[BlockRef]
-    def __init__(self, ticket: _Optional[_Union[_worker_pb2.Ticket, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockRef, _Mapping]]] = ...) -> None: ...
+    transport: str
+    def __init__(self, ticket: _Optional[_Union[_worker_pb2.Ticket, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockRef, _Mapping]]] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("valid",)
@@ -152,5 +164,43 @@ class CloseRequest(_message.Message):
     def __init__(self, ticket: _Optional[_Union[_worker_pb2.Ticket, _Mapping]] = ...) -> None: ...
 
 class CloseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("transport", "communicator", "reader", "source", "rendezvous")
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    transport: str
+    communicator: bytes
+    reader: str
+    source: str
+    rendezvous: bytes
+    def __init__(self, transport: _Optional[str] = ..., communicator: _Optional[bytes] = ..., reader: _Optional[str] = ..., source: _Optional[str] = ..., rendezvous: _Optional[bytes] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SendRequest(_message.Message):
+    __slots__ = ("transport", "communicator", "sequence", "blocks", "part_start", "part_end")
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PART_START_FIELD_NUMBER: _ClassVar[int]
+    PART_END_FIELD_NUMBER: _ClassVar[int]
+    transport: str
+    communicator: bytes
+    sequence: int
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    part_start: int
+    part_end: int
+    def __init__(self, transport: _Optional[str] = ..., communicator: _Optional[bytes] = ..., sequence: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., part_start: _Optional[int] = ..., part_end: _Optional[int] = ...) -> None: ...
+
+class SendResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -59,6 +59,16 @@ class PeerStub:
                 request_serializer=rpc_dot_peer__pb2.CloseRequest.SerializeToString,
                 response_deserializer=rpc_dot_peer__pb2.CloseResponse.FromString,
                 _registered_method=True)
+        self.Join = channel.unary_unary(
+                '/pdserve.v1.Peer/Join',
+                request_serializer=rpc_dot_peer__pb2.JoinRequest.SerializeToString,
+                response_deserializer=rpc_dot_peer__pb2.JoinResponse.FromString,
+                _registered_method=True)
+        self.Send = channel.unary_unary(
+                '/pdserve.v1.Peer/Send',
+                request_serializer=rpc_dot_peer__pb2.SendRequest.SerializeToString,
+                response_deserializer=rpc_dot_peer__pb2.SendResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -97,6 +107,20 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Join(self, request, context):
+        """Of two-sided transports: P meets D's new communicator. FAILED_PRECONDITION when refused. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Send(self, request, context):
+        """P sends these blocks over the communicator when the sequence number is due. Likewise.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +148,16 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Close,
                     request_deserializer=rpc_dot_peer__pb2.CloseRequest.FromString,
                     response_serializer=rpc_dot_peer__pb2.CloseResponse.SerializeToString,
+            ),
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=rpc_dot_peer__pb2.JoinRequest.FromString,
+                    response_serializer=rpc_dot_peer__pb2.JoinResponse.SerializeToString,
+            ),
+            'Send': grpc.unary_unary_rpc_method_handler(
+                    servicer.Send,
+                    request_deserializer=rpc_dot_peer__pb2.SendRequest.FromString,
+                    response_serializer=rpc_dot_peer__pb2.SendResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +295,60 @@ class Peer:
             '/pdserve.v1.Peer/Close',
             rpc_dot_peer__pb2.CloseRequest.SerializeToString,
             rpc_dot_peer__pb2.CloseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdserve.v1.Peer/Join',
+            rpc_dot_peer__pb2.JoinRequest.SerializeToString,
+            rpc_dot_peer__pb2.JoinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Send(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdserve.v1.Peer/Send',
+            rpc_dot_peer__pb2.SendRequest.SerializeToString,
+            rpc_dot_peer__pb2.SendResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -89,7 +89,7 @@ class Prefiller(Side):
         self.peer = LocalPeer(self.info, self.leases, self.thread)
         self.server = grpc.aio.server()
         metrics = TransferMetrics(CollectorRegistry(), {"worker": incarnation})
-        service = PeerService(self.peer, self.engine.cache.layout, "nixl", metrics)
+        service = PeerService(self.peer, self.engine.cache.layout, metrics)
         peer_pb2_grpc.add_PeerServicer_to_server(service, self.server)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
@@ -167,10 +167,10 @@ class FaultyPeer(GrpcPeer):
             num_events += 1
             yield event
 
-    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef]) -> Verdict:
+    async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
         if self._before_commit:
             await asyncio.to_thread(self._fault)
-        return await super().commit(ticket, blocks)
+        return await super().commit(ticket, blocks, transport)
 
 
 def make_request(request_id: str, prompt: list[int], kind: RequestKind, *, awaits_kv: bool = False) -> Request:
@@ -258,7 +258,7 @@ async def test_blocks_that_were_reused_before_they_were_read_are_stale(
         chunks = []
         async for event in peer.open(Ticket(SESSION, 1), 0):
             chunks.append(event.tail if isinstance(event, PrefillDone) else event)
-        refs = [ref for chunk in chunks if isinstance(chunk, ChunkReady) for ref in chunk.blocks]
+        refs = list(dict.fromkeys(ref for c in chunks if isinstance(c, ChunkReady) for ref in c.blocks))
         wanted = await read_first_tokens(decoder, refs[:4])
         await until(lambda: prefiller.call("counts").num_expired == 1)
         prefiller.call("compute", other_prompt(BLOCK_SIZE * (NUM_BLOCKS - 2)))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.batch import Batch, Runner
+from engine.batch import Batch, Runner, Work
 from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
 from engine.fake_runner import FakeRunner
+from engine.request import Request, RequestKind
 from engine.sampled_token import SampledToken, SamplingFailure
 from tests.unit.engine.conftest import RequestFactory, make_engine
 
@@ -58,6 +59,66 @@ def test_calls_after_stop_are_refused() -> None:
     thread.stop()
     with pytest.raises(EngineStopped):
         thread.call(lambda engine: None).result(5)
+
+
+class TestWatchingLayers:
+    """What is told of a step while it is computed."""
+
+    def run(self, requests: Sequence[Request], fails_first: bool = False, until: int | None = None) -> list[int]:
+        """The numbers of layers that were told; no step ends before `until` was."""
+        told: list[int] = []
+        heard = threading.Event()
+        held = threading.Semaphore(0)
+
+        def on_layers(works: Sequence[Work], num_layers: int) -> None:
+            assert [work.request for work in works] == requests
+            told.append(num_layers)
+            if num_layers == until:
+                heard.set()
+
+        engine: Engine = make_engine()
+        engine.runner = PatientRunner(engine.runner, heard if until is not None else None, fails_first)
+        thread = EngineThread(engine)
+        thread.watch_layers((1, 2), on_layers)
+        thread.subscribe(lambda result: held.release(len(result.tokens)) if result.tokens else None)
+        thread.start()
+        thread.call(lambda engine: add_all(engine, requests)).result(5)
+        for _ in requests:
+            assert held.acquire(timeout=5)
+        thread.stop()
+        return told
+
+    def test_the_end_of_a_prompt_for_another_worker_is_told_by_layers(self, new_request: RequestFactory) -> None:
+        assert self.run([new_request([1, 2, 3], kind=RequestKind.PREFILL)], until=2) == [1, 2]
+
+    def test_nobody_hears_of_other_steps(self, new_request: RequestFactory) -> None:
+        assert self.run([new_request([1, 2, 3], max_tokens=1)]) == []
+
+    def test_a_step_that_begins_anew_says_so(self, new_request: RequestFactory) -> None:
+        requests = [new_request([i, 2, 3], kind=RequestKind.PREFILL) for i in range(2)]
+        assert self.run(requests, fails_first=True, until=0) == [1, 2, 0]
+
+
+def add_all(engine: Engine, requests: Sequence[Request]) -> None:
+    for request in requests:
+        engine.add(request)
+
+
+class PatientRunner:
+    """Ends no step before an event, except that the first may fail once all of it is written."""
+
+    def __init__(self, runner: Runner, until: threading.Event | None, fails_first: bool) -> None:
+        self._runner = runner
+        self._until = until
+        self._fails = fails_first
+
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
+        tokens = self._runner.run(batch)
+        if self._fails:
+            self._fails = False
+            raise RuntimeError("a bit flipped")
+        assert self._until is None or self._until.wait(5)
+        return tokens
 
 
 def test_a_device_that_fails_every_step_ends_the_thread_with_a_reason(new_request: RequestFactory) -> None:

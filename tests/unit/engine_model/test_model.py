@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.attention import torch_attention
-from engine.batch import Batch, Work
+from engine.batch import Batch, LayerWatch, Work
 from engine.config import EngineConfig
 from engine.sampled_token import SampledToken
 from engine.torch_runner import TorchRunner, load_torch_runner
@@ -111,6 +111,24 @@ def test_only_works_that_sample_give_tokens_in_their_order(tmp_path: Path) -> No
 
     assert runner.run(Batch(works)) == [alone[0], alone[2]]
     assert runner.run(Batch((Work(requests[1], 11, 1, False),))) == []
+
+
+def test_layers_that_are_told_are_written_and_stay(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    runner = load_runner(tmp_path)
+    request = make_request(tokens(30), scattered(8))
+    found: dict[int, Tensor] = {}
+
+    def look(num_layers: int) -> None:
+        found[num_layers] = runner.cache.tensor[request.blocks].clone()
+
+    num_layers = runner.cache.layout.num_layers
+    runner.run(Batch((Work(request, 0, 30, True),), LayerWatch((1, num_layers), look)))
+    cache = runner.cache.tensor[request.blocks]
+    assert list(found) == [1, num_layers]
+    assert found[1][:, 0].equal(cache[:, 0])
+    assert not found[1][:, 1:].any()  # the others are not computed yet
+    assert found[num_layers].equal(cache)
 
 
 def with_torch_attention(runner: TorchRunner) -> TorchRunner:

@@ -4,22 +4,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 
 import pytest
 
-from engine.batch import Batch
+from engine.batch import Batch, Runner
 from engine.engine import Engine
 from engine.errors import RequestTooLong
 from engine.fake_runner import FakeModel, FakeRunner
-from engine.request import FinishReason
-from engine.sampled_token import SampledToken
-from kv_transfer.messages import FailureReason, HandoffError
+from engine.request import FinishReason, RequestKind
+from engine.sampled_token import SampledToken, SamplingFailure
+from kv_transfer.lease import LeaseTable
+from kv_transfer.messages import ChunkReady, FailureReason, HandoffError, SessionEvent
 from tests.unit.kv_transfer.conftest import PairFactory
 from tests.unit.kv_transfer.lossy_peer import LossyPeer, twice, without_chunk
-from tests.unit.kv_transfer.pair import BLOCK_SIZE, Pair, make_engine, ticket, transfer_config
+from tests.unit.kv_transfer.pair import BLOCK_SIZE, Pair, make_engine, make_request, ticket, transfer_config
 
 PROMPT = list(range(30))  # seven blocks and a half, in four chunks
 EXPECTED = FakeRunner.expected(PROMPT, 4)
+
+
+OTHER_SESSION = b"another session."
+
+
+class FailsAtTheEnd:
+    """Once, when a batch of several requests is all written."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.num_failed = 0
+
+    def run(self, batch: Batch) -> Sequence[SampledToken | SamplingFailure]:
+        tokens = self._runner.run(batch)
+        if len(batch.works) > 1 and self.num_failed == 0:
+            self.num_failed += 1
+            raise RuntimeError("a bit flipped")
+        return tokens
+
+
+def prefill_two(leases: LeaseTable) -> None:
+    """The prompt of the default ticket and another one, in one batch."""
+    for session, prompt in ((ticket(), PROMPT[:8]), (ticket(session=OTHER_SESSION), PROMPT[8:16])):
+        request = make_request(f"p-{session}", prompt, RequestKind.PREFILL)
+        leases.prefill(request, session, monotonic())
 
 
 class BrokenRunner:
@@ -69,6 +96,39 @@ async def test_reading_overlaps_with_prefill(new_pair: PairFactory) -> None:
     assert result.overlap_ratio > 0
     assert set(result.stages) == {"handshake", "wait_ready", "transfer", "validate"}
     assert result.transfer_s > result.stages["transfer"]
+
+
+async def test_layers_of_a_prompt_in_one_chunk_are_read_while_the_others_are_computed(new_pair: PairFactory) -> None:
+    model = FakeModel(num_layers=8, seconds_per_step=0.1)
+    config = transfer_config(staging_slot_bytes=2 * model.layout(BLOCK_SIZE).block_bytes)
+    pair = new_pair(config, make_engine(model, prefill_chunk_size=64), make_engine(model))
+    request = await pair.reserve(PROMPT)
+    handoff = asyncio.create_task(pair.hand_off(request, ticket()))
+    await pair.until(lambda: pair.leases.counts().active == 1)
+    await pair.start_prefill(PROMPT, ticket())
+    result = await handoff
+    assert len(result.reads) >= 4
+    assert result.overlap_ratio is not None
+    assert result.overlap_ratio > 0.5
+    assert result.received_bytes == 8 * pair.decode.ring.block_bytes
+    assert await pair.finish(request, result) == EXPECTED
+    await pair.check_nothing_is_held()
+
+
+async def test_one_layer_range_is_all_layers_at_the_end(new_pair: PairFactory) -> None:
+    pair = new_pair(transfer_config(layer_ranges=1), prefill=make_engine(FakeModel(seconds_per_step=0.01)))
+    peer = LossyPeer(pair.peer)
+    layers: list[range | None] = []
+
+    def note(event: SessionEvent) -> list[SessionEvent]:
+        if isinstance(event, ChunkReady):
+            layers.append(event.layers)
+        return [event]
+
+    peer.changes.append(note)
+    pair.link = pair.new_link(peer)
+    assert await pair.serve(PROMPT, ticket()) == EXPECTED
+    assert set(layers) == {None}
 
 
 async def test_an_open_that_comes_before_its_prefill_waits_for_it(pair: Pair) -> None:
@@ -278,7 +338,8 @@ class TestHandOffsThatWaitForSlots:
         await pair.check_nothing_is_held()
         return ended
 
-    async def test_go_by_priority_then_by_arrival(self, pair: Pair) -> None:
+    async def test_go_by_priority_then_by_arrival(self, new_pair: PairFactory) -> None:
+        pair = new_pair(transfer_config(layer_ranges=1))
         assert await self.order(pair, [21, 0, -1, 0]) == [2, 1, 3, 0]
 
 
@@ -346,6 +407,22 @@ class TestTheOtherSideGivesUp:
             await handoff
         assert caught.value.reason is FailureReason.PREFILL_FAILED
         await pair.drop(request)
+        await pair.check_nothing_is_held()
+
+    async def test_the_model_computes_again_what_was_announced(self, new_pair: PairFactory) -> None:
+        engine = make_engine(FakeModel(seconds_per_step=0.02))
+        runner = FailsAtTheEnd(engine.runner)
+        pair = new_pair(prefill=Engine(engine.config, engine.model, runner, engine.cache))
+        request = await pair.reserve(PROMPT[:8])
+        handoff = asyncio.create_task(pair.hand_off(request, ticket()))
+        await pair.until(lambda: pair.leases.counts().active == 1)
+        await asyncio.wrap_future(pair.prefill.thread.call(lambda _: prefill_two(pair.leases)))
+        with pytest.raises(HandoffError) as caught:
+            await handoff
+        assert caught.value.reason is FailureReason.PREFILL_FAILED
+        assert runner.num_failed == 1
+        await pair.drop(request)
+        await pair.abort_prefill(ticket(session=OTHER_SESSION))
         await pair.check_nothing_is_held()
 
     async def test_the_prompt_can_never_fit_there(self, new_pair: PairFactory) -> None:

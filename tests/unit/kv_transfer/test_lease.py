@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.batch import Work
 from engine.engine import Engine
 from engine.errors import RequestTooLong
 from engine.request import Request, RequestKind, RequestState
@@ -56,6 +57,11 @@ class Prefiller:
         self.table.advance(self.now)
         self.engine.check_integrity()
 
+    def write_layers(self, num_layers: int) -> None:
+        """As the model says it while it computes what remains of every prompt."""
+        works = [Work(r, r.num_computed, r.num_uncomputed, sample=True) for r in self.engine.requests.values()]
+        self.table.layers_written(works, num_layers, self.now)
+
     def run(self) -> None:
         self.step(6)
 
@@ -80,6 +86,11 @@ def refs(events: list[SessionEvent]) -> list[BlockRef]:
 def ranges(events: list[SessionEvent]) -> list[tuple[int, int]]:
     chunks = [e.tail if isinstance(e, PrefillDone) else e for e in events]
     return [(chunk.start, chunk.end) for chunk in chunks if isinstance(chunk, ChunkReady)]
+
+
+def layers(events: list[SessionEvent]) -> list[range | None]:
+    chunks = [e.tail if isinstance(e, PrefillDone) else e for e in events]
+    return [chunk.layers for chunk in chunks if isinstance(chunk, ChunkReady)]
 
 
 def ended(events: list[SessionEvent]) -> FailureReason | None:
@@ -142,6 +153,70 @@ class TestAnnouncing:
         assert ranges(events) == [(0, 16), (16, 18)]
         assert isinstance(events[-1], PrefillDone)
         assert events[-1].cached_tokens == 16
+
+    def test_layers_of_the_last_chunk_are_announced_as_they_are_written(self, p: Prefiller) -> None:
+        request = p.prefill()
+        events = p.open()
+        p.step(2)
+        p.write_layers(1)
+        assert layers(events) == [None, None, range(1)]
+        assert [ref.block for ref in refs(events)] == request.blocks
+        p.write_layers(2)
+        p.step()
+        assert ranges(events) == [(0, 8), (8, 16), (16, 18), (16, 18), (18, 18)]
+        assert layers(events) == [None, None, range(1), range(1, 2), None]
+        assert p.commit(events[:3]) is Verdict.VALID
+
+    def test_layers_that_were_not_told_come_with_the_first_token(self, p: Prefiller) -> None:
+        p.prefill(prompt=PROMPT[:8])
+        events = p.open()
+        p.engine.schedule()
+        p.write_layers(1)
+        p.advance(0.1)  # a tick
+        p.step()
+        assert layers(events) == [range(1), range(1, 2)]
+        assert isinstance(events[-1], PrefillDone)
+
+    def test_who_opens_while_the_last_chunk_is_computed_hears_of_its_layers(self, p: Prefiller) -> None:
+        p.prefill()
+        p.step(2)
+        p.write_layers(1)
+        events = p.open()
+        assert ranges(events) == [(0, 16), (16, 18)]
+        assert layers(p.open()) == [None, range(1)]
+        assert ended(events) is FailureReason.SUPERSEDED
+
+    def test_layers_of_a_step_that_is_over_are_not_announced(self, p: Prefiller) -> None:
+        p.prefill()
+        p.step(2)
+        p.write_layers(1)
+        p.advance(0.1)
+        assert layers(p.open()) == [None]
+
+    def test_a_reader_that_has_everything_hears_of_no_layers(self, p: Prefiller) -> None:
+        p.prefill(prompt=PROMPT[:8])
+        events = p.open(have_tokens=8)
+        p.engine.schedule()
+        p.write_layers(1)
+        assert events == []
+
+    def test_layers_that_are_written_again_end_the_session(self, p: Prefiller) -> None:
+        p.prefill(prompt=PROMPT[:8])
+        p.open()
+        p.engine.schedule()
+        p.write_layers(1)
+        events = p.open()
+        p.write_layers(0)
+        assert ended(events) is FailureReason.PREFILL_FAILED
+        assert p.is_clean()
+
+    def test_a_step_that_begins_anew_before_its_layers_were_told_ends_nothing(self, p: Prefiller) -> None:
+        p.prefill()
+        events = p.open()
+        p.step(2)
+        p.write_layers(0)
+        p.step()
+        assert layers(events) == [None, None, None]
 
     def test_opening_a_finished_prefill_tells_everything(self, p: Prefiller) -> None:
         p.prefill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from kv_transfer.messages import FailureReason, PrefillDone, SessionEnded
+from kv_transfer.messages import ChunkReady, FailureReason, PrefillDone, SessionEnded
 from tests.unit.kv_transfer.pair import WAIT_S, Pair, ticket
 
 
@@ -20,5 +20,5 @@ async def test_the_stream_of_a_session_that_is_opened_again_ends(pair: Pair) -> 
         assert event.reason is FailureReason.SUPERSEDED
         assert [event async for event in first] == []
         await pair.start_prefill([1, 2, 3], ticket())
-        assert isinstance(await told, PrefillDone)
+        assert isinstance(await told, ChunkReady | PrefillDone)
         await pair.peer.close(ticket())

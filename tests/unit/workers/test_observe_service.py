@@ -139,7 +139,7 @@ async def test_a_hand_off_leaves_a_record_with_its_reads_and_stages() -> None:
     assert isinstance(result, HandoffResult)
     assert handoff.request_id.startswith("r#1.")
     assert list(result.stages) == ["handshake", "wait_ready", "transfer", "validate"]
-    assert len(result.reads) == 5
+    assert len(result.reads) >= 5
     assert all(handoff.started_at <= read.started_at <= read.ended_at <= handoff.ended_at for read in result.reads)
     assert sum(result.stages.values()) <= handoff.ended_at - handoff.started_at
 
