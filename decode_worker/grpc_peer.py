@@ -32,6 +32,7 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),  # else an idle link may be dead, and the next call is the first to know
+    ("grpc.http2.ping_timeout_ms", 5_000),  # of gRPC's own pings: a keepalive waits for the answer to one under way
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
