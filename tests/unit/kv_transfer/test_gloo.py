@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
+from kv_transfer.block_part import WHOLE
 from kv_transfer.communicator import End as Side
 from kv_transfer.config import TransferConfig
 from kv_transfer.gloo import GlooCommunicators
+from kv_transfer.signalling import Invitation, SendOrder
 from kv_transfer.transport import TransferFailed
 from kv_transfer.two_sided import TwoSidedTransport
 from tests.transport_contract import WAIT_S, End, TransportContract, make_end
 
 NewEnd = Callable[[str], End]
+IDLE_S = 0.3
 
 
 @pytest.fixture
@@ -60,6 +65,25 @@ class TestGlooTransport(TransportContract):
         for _ in range(3):
             use()
         assert held() == pytest.approx(before, abs=4)
+
+    def test_an_idle_pair_burns_no_cpu(self, source: End, connected: End) -> None:
+        connected.transport.read("P", [1], connected.slot()).result(WAIT_S)
+        before = time.process_time()
+        threading.Event().wait(IDLE_S)
+        assert time.process_time() - before < 0.01 * IDLE_S
+
+    def test_a_reader_that_dies_while_it_is_sent_to_leaves_the_source_serving(self, source: End, reader: End) -> None:
+        assert isinstance(source.transport, TwoSidedTransport)
+        kind, name = GlooCommunicators("127.0.0.1"), bytes(16)
+        place = kind.rendezvous()
+        source.transport.join(Invitation("gloo", name, "doomed", "P", place))
+        doomed = kind.meet(name, place, Side.READER, WAIT_S)
+        order = SendOrder("gloo", name, 0, (1, 2), WHOLE)
+        source.transport.send(order)
+        doomed.abort()
+        reader.connect(source).result(WAIT_S)
+        reader.transport.read("P", [3], reader.slot()).result(WAIT_S)
+        assert int(reader.slot().memory[0]) == 4
 
 
 @pytest.mark.parametrize("rendezvous", [b"nonsense", b'{"host": "127.0.0.1", "port": 1}'])

@@ -1,11 +1,11 @@
-"""The whole hand-off between two processes: a real lease table, gRPC and NIXL on both sides, over the fake model."""
+"""The whole hand-off between two processes: a real lease table, gRPC and a transport on both sides, a fake model."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 
 import grpc
 import pytest
@@ -36,16 +36,21 @@ from kv_transfer.messages import (
     Verdict,
 )
 from kv_transfer.metrics import TransferMetrics
-from kv_transfer.nixl import NixlTransport
 from kv_transfer.peer_link import PeerLink
 from kv_transfer.staging import StagingRing
+from kv_transfer.transports import build_transports
+from kv_transfer.two_sided import TwoSidedTransport
 from prefill_worker.peer_service import PeerService
 from rpc import peer_pb2_grpc
 from tests.engine_config import engine_config
 from tests.integration.child import Child
 
 pytestmark = pytest.mark.integration
-over_both = pytest.mark.parametrize("tls", [None, "tcp"], ids=["shared_memory", "tcp"])
+Path = Mapping[str, object]  # fields of the configuration that choose it
+SHARED_MEMORY: Path = {"transports": ["nixl"]}
+TCP: Path = {"transports": ["nixl"], "ucx_tls": "tcp"}
+GLOO: Path = {"transports": ["gloo"]}
+over_all = pytest.mark.parametrize("path", [SHARED_MEMORY, TCP, GLOO], ids=["shared_memory", "tcp", "gloo"])
 MODEL = FakeModel(num_layers=8, num_kv_heads=2, head_dim=64)
 NUM_BLOCKS = 24
 BLOCK_SIZE = 16
@@ -65,7 +70,7 @@ class Side:
         self.engine = Engine(config_of_engine, model.info(), FakeRunner(cache, model), cache)
         self.thread = EngineThread(self.engine, tick_s=0.01)
         self.ring = StagingRing(config, layout.block_bytes, "cpu", lambda _: None)
-        self.transport = NixlTransport(incarnation, cache, self.ring, ucx_tls=config.ucx_tls)
+        (self.transport,) = build_transports(incarnation, cache, self.ring, config, "127.0.0.1", print).values()
         compatibility = Compatibility(
             1,
             self.engine.model.fingerprint,
@@ -75,7 +80,7 @@ class Side:
             layout.num_kv_heads,
             layout.head_dim,
         )
-        transports = (TransportInfo("nixl", self.transport.metadata()),)
+        transports = (TransportInfo(self.transport.name, self.transport.metadata()),)
         self.info = PeerInfo(incarnation, compatibility, transports)
         self.thread.start()
 
@@ -86,7 +91,8 @@ class Prefiller(Side):
     def __init__(self, incarnation: str, config: TransferConfig, model: FakeModel = MODEL) -> None:
         super().__init__(incarnation, config, model)
         self.leases = LeaseTable(self.engine, config, self.transport.keep_awake)
-        self.peer = LocalPeer(self.info, self.leases, self.thread)
+        two_sided = {"gloo": self.transport} if isinstance(self.transport, TwoSidedTransport) else {}
+        self.peer = LocalPeer(self.info, self.leases, self.thread, two_sided=two_sided)
         self.server = grpc.aio.server()
         metrics = TransferMetrics(CollectorRegistry(), {"worker": incarnation})
         service = PeerService(self.peer, self.engine.cache.layout, metrics)
@@ -128,7 +134,7 @@ class Decoder(Side):
         return request
 
     def link(self, peer: GrpcPeer, incarnation: str) -> PeerLink:
-        return PeerLink(peer, incarnation, self.info, {"nixl": self.transport}, self.config)
+        return PeerLink(peer, incarnation, self.info, {self.transport.name: self.transport}, self.config)
 
     async def hand_off(self, link: PeerLink, request: Request, attempt: int = 1) -> HandoffResult:
         handoff = Handoff(request, Ticket(SESSION, attempt), link, self.thread, self.ring, self.config)
@@ -188,14 +194,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def quick(tls: str | None, **fields: float) -> TransferConfig:
+def quick(path: Path, **fields: float) -> TransferConfig:
     """Slots of four blocks; deadlines that a test can wait for."""
     block_bytes = MODEL.layout(BLOCK_SIZE).block_bytes
     deadlines = {"transfer_timeout_s": 0.4, "verdict_timeout_s": 0.6, "silent_peer_s": 1.0, "renew_every_s": 0.2}
     return TransferConfig.model_validate(
-        {"ucx_tls": tls, "staging_slot_bytes": 4 * block_bytes, "lease_s": 1.0, "open_timeout_s": 1.0}
-        | deadlines
-        | fields
+        {"staging_slot_bytes": 4 * block_bytes, "lease_s": 1.0, "open_timeout_s": 1.0, **path, **deadlines, **fields}
     )
 
 
@@ -215,9 +219,9 @@ async def new_decoder() -> AsyncIterator[Callable[[TransferConfig], Decoder]]:
 NewDecoder = Callable[[TransferConfig], Decoder]
 
 
-@over_both
-async def test_the_tokens_are_those_of_a_single_worker(tls: str | None, new_decoder: NewDecoder) -> None:
-    config = quick(tls)
+@over_all
+async def test_the_tokens_are_those_of_a_single_worker(path: Path, new_decoder: NewDecoder) -> None:
+    config = quick(path)
     decoder = new_decoder(config)
     with Child(Prefiller.start, "P", config) as prefiller:
         link = decoder.link(GrpcPeer(prefiller.call("address")), "P")
@@ -233,7 +237,7 @@ async def test_the_tokens_are_those_of_a_single_worker(tls: str | None, new_deco
 
 
 async def test_reading_overlaps_with_prefill(new_decoder: NewDecoder) -> None:
-    config = quick("tcp")
+    config = quick(TCP)
     decoder = new_decoder(config)
     slow = FakeModel(MODEL.num_layers, MODEL.num_kv_heads, MODEL.head_dim, seconds_per_step=0.05)
     with Child(Prefiller.start, "P", config, slow) as prefiller:
@@ -244,12 +248,10 @@ async def test_reading_overlaps_with_prefill(new_decoder: NewDecoder) -> None:
         assert result.overlap_ratio > 0
 
 
-@over_both
-async def test_blocks_that_were_reused_before_they_were_read_are_stale(
-    tls: str | None, new_decoder: NewDecoder
-) -> None:
+@over_all
+async def test_blocks_that_were_reused_before_they_were_read_are_stale(path: Path, new_decoder: NewDecoder) -> None:
     """The read itself ends well, with other bytes: only the owner of the source can tell."""
-    config = quick(tls)
+    config = quick(path)
     decoder = new_decoder(config)
     with Child(Prefiller.start, "P", config) as prefiller:
         peer = GrpcPeer(prefiller.call("address"))
@@ -268,16 +270,24 @@ async def test_blocks_that_were_reused_before_they_were_read_are_stale(
 
 
 class TestAStoppedPrefillWorker:
-    async def test_ends_the_handoff_in_time_and_its_late_bytes_change_nothing(self, new_decoder: NewDecoder) -> None:
-        config = quick("tcp")
+    @pytest.mark.parametrize("path", [TCP, GLOO], ids=["tcp", "gloo"])
+    async def test_ends_the_handoff_in_time_and_its_late_bytes_change_nothing(
+        self, path: Path, new_decoder: NewDecoder
+    ) -> None:
+        config = quick(path)
         decoder = new_decoder(config)
         with Child(Prefiller.start, "P", config) as prefiller:
             address = prefiller.call("address")
             link = decoder.link(FaultyPeer(address, 1, False, prefiller.stop), "P")
             prefiller.call("prefill", PROMPT)
             request = await decoder.reserve(PROMPT)
-            await check_fails(decoder, link, request, {FailureReason.TRANSFER_TIMEOUT}, within_s=2.0)
-            assert decoder.ring.counts().quarantined > 0
+            reasons = {FailureReason.TRANSFER_TIMEOUT, FailureReason.TRANSFER_FAILED}
+            await check_fails(decoder, link, request, reasons, within_s=2.0)
+            if path is GLOO:  # its communicator is aborted, so nothing stays in doubt
+                await until(lambda: decoder.ring.counts().free == config.staging_slots)
+                slots = decoder.ring.memory.clone()
+            else:
+                assert decoder.ring.counts().quarantined > 0
             await decoder.drop(request)
             other = await decoder.reserve(other_prompt(300))  # takes the blocks that the bytes were for
             before = decoder.engine.cache.tensor.clone()
@@ -285,13 +295,15 @@ class TestAStoppedPrefillWorker:
             await until(lambda: decoder.ring.counts().free == config.staging_slots)
             assert decoder.engine.cache.tensor.equal(before)
             await decoder.drop(other)
+            if path is GLOO:
+                assert decoder.ring.memory.equal(slots)
             prefiller.call("prefill", PROMPT, 2)
             request = await decoder.reserve(PROMPT)
             result = await decoder.hand_off(decoder.link(GrpcPeer(address), "P"), request, 2)
             assert await decoder.finish(request, result) == EXPECTED
 
     async def test_that_gives_no_verdict_ends_the_handoff_in_time(self, new_decoder: NewDecoder) -> None:
-        config = quick(None)
+        config = quick(SHARED_MEMORY)
         decoder = new_decoder(config)
         with Child(Prefiller.start, "P", config) as prefiller:
             link = decoder.link(FaultyPeer(prefiller.call("address"), None, True, prefiller.stop), "P")
@@ -302,11 +314,11 @@ class TestAStoppedPrefillWorker:
             await until(lambda: prefiller.call("counts").active == 0)
 
 
-@over_both
+@over_all
 async def test_a_killed_prefill_worker_ends_the_handoff_and_its_successor_is_usable(
-    tls: str | None, new_decoder: NewDecoder
+    path: Path, new_decoder: NewDecoder
 ) -> None:
-    config = quick(tls)
+    config = quick(path)
     decoder = new_decoder(config)
     with Child(Prefiller.start, "P1", config) as prefiller:
         link = decoder.link(FaultyPeer(prefiller.call("address"), 1, False, prefiller.kill), "P1")
