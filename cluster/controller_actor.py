@@ -21,6 +21,7 @@ from cluster.address import join_host_port
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
+from cluster.nodes import only_on, own_node
 from cluster.ray_launcher import NAMESPACE, RayLauncher
 from cluster.spec import ControllerSettings
 
@@ -70,6 +71,7 @@ class ControllerActor:
 
 
 def start_controller(settings: ControllerSettings) -> Any:
-    """The actor's handle. Needs a connection to Ray in `NAMESPACE`."""
+    """The actor's handle. Needs a connection to Ray in `NAMESPACE`; it runs on this machine."""
     options = {"name": CONTROLLER_ACTOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
-    return ray.remote(ControllerActor).options(**options, max_restarts=-1).remote(settings)
+    actor = ray.remote(ControllerActor).options(**options, scheduling_strategy=only_on(own_node()), max_restarts=-1)
+    return actor.remote(settings)

@@ -11,9 +11,10 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayTaskError
 
 from cluster.launcher import ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
+from cluster.nodes import Placements, living_nodes, only_on, own_node
 from cluster.proxy_runner import ProxyRunner
 from cluster.spec import ProcessSpec, ProxySpec, RestartSpec
 from cluster.worker_actor import WorkerActor, WorkerIdentity
@@ -32,9 +33,11 @@ T = TypeVar("T")
 class RayWorker:
     """A `RunningWorker` behind an actor's handle."""
 
-    def __init__(self, handle: Any, identity: WorkerIdentity) -> None:
+    def __init__(self, handle: Any, identity: WorkerIdentity, placements: Placements) -> None:
         self._handle = handle
         self._identity = identity
+        self._placements = placements
+        placements.add(identity.spec.incarnation, identity.spec.role, identity.node)
         self.addresses = identity.addresses
         self.is_draining = identity.is_draining
 
@@ -61,6 +64,7 @@ class RayWorker:
 
     async def stop(self) -> None:
         await end(self._handle, STOP_TIMEOUT_S)
+        self._placements.forget(self.spec.incarnation)
 
 
 class RayProxy:
@@ -87,14 +91,19 @@ class RayLauncher:
         self._log_dir = log_dir
         self._restart = restart
         self._proxy_stop_timeout_s = proxy_stop_timeout_s
+        self._placements = Placements()
 
     def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
         name = f"worker:{spec.name}:{spec.incarnation}"
-        handle = _detached(WorkerActor, name, spec.num_gpus).remote(spec, num_restarts, self._log_dir)
-        return RayWorker(handle, WorkerIdentity(spec, num_restarts, addresses=None, is_draining=False))
+        node = self._placements.choose(spec.role, living_nodes())
+        strategy = "SPREAD" if spec.num_gpus else only_on(node)
+        handle = _detached(WorkerActor, name, spec.num_gpus, strategy).remote(spec, num_restarts, self._log_dir)
+        identity = WorkerIdentity(spec, num_restarts, node, addresses=None, is_draining=False)
+        return RayWorker(handle, identity, self._placements)
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:
-        actor = _detached(ProxyRunner, PROXY_ACTOR, 0, get_if_exists=True)  # what was left of one is tried, or ended
+        here = only_on(own_node())  # the controller's: what it listens on is an address of that one
+        actor = _detached(ProxyRunner, PROXY_ACTOR, 0, here, get_if_exists=True)  # what was left is tried, or ended
         handle = actor.remote(spec, self._restart, self._log_dir)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
@@ -128,7 +137,7 @@ class RayLauncher:
             logger.warning("%s was still starting: ended", name)
             await end(handle, 0)
             return None
-        return RayWorker(handle, identity)
+        return RayWorker(handle, identity, self._placements)
 
     async def _adopt_proxy(self) -> RunningProxy | None:
         handle = _find(PROXY_ACTOR)
@@ -152,6 +161,8 @@ async def answer(reference: Awaitable[T]) -> T:
         raise ProcessLost(f"{type(error.cause).__name__}: {error.cause}") from error
     except RayActorError as error:
         raise ProcessLost(_death(error)) from error
+    except ActorUnschedulableError as error:
+        raise ProcessLost("the machine that it was to start on has left") from error
 
 
 async def watch(handle: Any) -> str:
@@ -184,7 +195,7 @@ async def end(handle: Any, grace_s: float) -> None:
         logger.warning("an actor is still there %g s after it was killed", KILL_TIMEOUT_S)
 
 
-def _detached(actor_class: type, name: str, num_gpus: int, *, get_if_exists: bool = False) -> Any:
+def _detached(actor_class: type, name: str, num_gpus: int, strategy: Any, *, get_if_exists: bool = False) -> Any:
     """`num_cpus` is 0: placement is ours to decide, and threads are the engine's setting."""
     return ray.remote(actor_class).options(
         name=name,
@@ -192,6 +203,7 @@ def _detached(actor_class: type, name: str, num_gpus: int, *, get_if_exists: boo
         lifetime="detached",
         num_cpus=0,
         num_gpus=num_gpus,
+        scheduling_strategy=strategy,
         max_restarts=0,
         get_if_exists=get_if_exists,
     )

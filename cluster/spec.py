@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.address import is_loopback
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
 from kv_transfer.pool_config import PoolConfig
@@ -141,7 +142,8 @@ class ClusterSpec(BaseModel):
 
     model: str = "smollm2-135m-instruct"  # that name, a Hugging Face folder, or a hub id
     served_name: str | None = None  # as clients call it; None: the last part of `model`
-    host: str = "127.0.0.1"  # workers and controller listen here
+    host: str = "127.0.0.1"  # the controller listens here, and workers: on other machines at their own address
+    num_nodes: int = Field(1, ge=1, le=64)  # machines: nothing starts before so many are there
     controller_port: int = Field(8002, ge=0, le=65535)  # 0: a free one, found at launch
     pools: Pools = Field(default_factory=Pools)
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of every pool, unless the pool says otherwise
@@ -169,6 +171,15 @@ class ClusterSpec(BaseModel):
             raise ValueError(
                 f"pools.prefill.engine.block_size ({pools.prefill.engine.block_size}) is not that of pools.decode "
                 f"({pools.decode.engine.block_size}): the two could not share KV; set them equal"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> ClusterSpec:
+        if self.num_nodes > 1 and is_loopback(self.host):
+            raise ValueError(
+                f"num_nodes is {self.num_nodes} and host is {self.host}, which no other machine can reach: "
+                "set host to this machine's own address"
             )
         return self
 

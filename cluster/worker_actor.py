@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cluster.actor_process import log_file, log_to
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses
+from cluster.nodes import listening_address, own_node
 from cluster.spec import PoolNodeSpec, ProcessSpec
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class WorkerIdentity:
 
     spec: ProcessSpec
     num_restarts: int
+    node: str  # Ray's id of it
     addresses: Addresses | None  # None: it never became ready
     is_draining: bool
 
@@ -41,7 +43,7 @@ class WorkerActor:
     def __init__(self, spec: ProcessSpec, num_restarts: int, log_dir: str) -> None:
         log_to(log_file(log_dir, spec.name))
         logger.info("%s (%s) starts in process %d", spec.name, spec.incarnation, os.getpid())
-        self._spec = spec
+        self._spec = spec.model_copy(update={"host": listening_address(spec.host)})
         self._num_restarts = num_restarts
         self._worker: Worker | PoolNodeProcess | None = None
         self._addresses: Addresses | None = None
@@ -59,7 +61,7 @@ class WorkerActor:
         return self._addresses
 
     async def identity(self) -> WorkerIdentity:
-        return WorkerIdentity(self._spec, self._num_restarts, self._addresses, self._is_draining)
+        return WorkerIdentity(self._spec, self._num_restarts, own_node(), self._addresses, self._is_draining)
 
     async def describe(self) -> WorkerReport:
         return WorkerReport(os.getpid(), self._started.uptime_s, self._started.load())

@@ -98,6 +98,25 @@ def down(name: Name = "default") -> None:
 
 
 @app.command()
+def join(
+    address: Annotated[str, typer.Argument(help="Of the cluster's Ray; `pdserve up` says it.", metavar="HOST:PORT")],
+    token_file: Annotated[Path, typer.Option(help="A copy of the cluster's token.", metavar="FILE")],
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="This machine's address for the others; by default the one that leads there.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Bring this machine into a cluster that runs on another one. Stays until Ctrl-C, or until the cluster ends."""
+    from deploy.commands.join import run
+
+    run(address, token_file, host)
+
+
+@app.command()
 def status(
     name: Name = "default",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -197,6 +216,27 @@ def timeline(
     from deploy.commands.timeline import run
 
     run(name, file, seconds, last, output, by is Axis.STEP, title)
+
+
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure parts of it on this machine.")
+app.add_typer(bench, name="bench")
+
+
+@bench.command()
+def kv(
+    model: Annotated[
+        str, typer.Option(help="Whose prompts are handed off.", metavar="PATH|HUB_ID")
+    ] = "smollm2-135m-instruct",
+    tokens: Annotated[int, typer.Option(min=32, help="Of such a prompt.", metavar="N")] = 2048,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each read.", metavar="N")] = 7,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, and a plot beside it.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Bandwidth and latency of each KV transport beside memcpy, and what of a hand-off prefill does not hide."""
+    from deploy.commands.bench import run
+
+    run(model, tokens, repeats, output)
 
 
 def main() -> None:

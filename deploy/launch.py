@@ -40,7 +40,8 @@ from deploy.model_store import default_cache_dir, resolve_model
 from deploy.port_check import check_ports
 from deploy.processes import reference
 from deploy.prometheus import start_prometheus
-from deploy.ray_head import RayHead, last_lines
+from deploy.ray_head import RayHead
+from deploy.ray_process import last_lines
 from deploy.tear_down import tear_down
 from proxy.address import join_host_port
 from proxy.config import to_arguments
@@ -92,7 +93,7 @@ class Launch:
     def run(self) -> ClusterState:
         """The state of a cluster that answers. Call `undo` after whatever this raises.
 
-        Raises LaunchError, and ClusterExistsError, PortTakenError, ModelStoreError and RayHeadError of the steps.
+        Raises LaunchError, and ClusterExistsError, PortTakenError, ModelStoreError and RayStartError of the steps.
         """
         self._make_room()
         self._say(f"model {self._config.cluster.model}")
@@ -150,10 +151,17 @@ class Launch:
 
     def _start(self, state: ClusterState, model_dir: Path) -> ClusterState:
         self._say("starting Ray")
-        head = RayHead(self._folder, {**self._environment, CLUSTER_VARIABLE: state.mark})
+        cluster = self._config.cluster
+        head = RayHead(self._folder, {**self._environment, CLUSTER_VARIABLE: state.mark}, cluster.host)
         process, ray_address = head.start()
         state = self._store.update(state, head=process, ray_address=ray_address)
-        self._say("starting the controller")
+        if cluster.num_nodes > 1:
+            self._say(
+                f"waiting for {cluster.num_nodes - 1} more machines; on each: pdserve join {ray_address} "
+                f"--token-file FILE, a copy of {self._folder}/auth_token"
+            )
+        else:
+            self._say("starting the controller")
         self._start_controller(head, ray_address, model_dir)
         if self._options.with_prometheus:
             state = self._store.update(state, prometheus=start_prometheus(state, head.environment))
@@ -175,12 +183,14 @@ class Launch:
         file = self._folder / "controller.json"
         file.write_text(settings.model_dump_json())
         command = [sys.executable, "-m", "deploy.start_controller", ray_address, str(file)]
+        spec = settings.spec
+        timeout_s = CONTROLLER_TIMEOUT_S + (spec.start_timeout_s if spec.num_nodes > 1 else 0.0)
         try:
             done = subprocess.run(
-                command, env=head.environment, capture_output=True, text=True, timeout=CONTROLLER_TIMEOUT_S, check=False
+                command, env=head.environment, capture_output=True, text=True, timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise LaunchError(f"the controller did not start within {CONTROLLER_TIMEOUT_S:g} s") from error
+            raise LaunchError(f"the controller did not start within {timeout_s:g} s") from error
         if done.returncode != 0:
             check_ports(
                 wanted_ports(self._config, with_prometheus=False)[:1], self._store

@@ -1,4 +1,5 @@
-"""`python -m deploy.start_controller RAY_ADDRESS SETTINGS` starts the controller's actor and waits until it serves.
+"""`python -m deploy.start_controller RAY_ADDRESS SETTINGS` starts the controller's actor and waits until it serves,
+after the machines that it is to have are there.
 
 A process of its own, so that the command that brings a cluster up needs neither Ray's memory nor its environment.
 """
@@ -8,17 +9,24 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import ray
 from ray.exceptions import RayError
 
 from cluster.controller_actor import start_controller
+from cluster.nodes import living_nodes
 from cluster.ray_launcher import NAMESPACE
-from cluster.spec import ControllerSettings
+from cluster.spec import ClusterSpec, ControllerSettings
 from deploy.errors import CommandError
 from deploy.gpu_check import check_gpus
 
 READY_TIMEOUT_S = 60.0
+NODES_POLL_S = 0.2
+
+
+class NodesMissingError(CommandError):
+    """Not enough machines have joined; the message says how many did."""
 
 
 def main() -> None:
@@ -26,6 +34,7 @@ def main() -> None:
     settings = ControllerSettings.model_validate_json(Path(file).read_text())
     ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
     try:
+        wait_for_nodes(settings.spec)
         check_gpus(settings.spec, int(ray.cluster_resources().get("GPU", 0)))
     except CommandError as error:
         sys.exit(str(error))
@@ -34,6 +43,18 @@ def main() -> None:
         print(ray.get(controller.wait_ready.remote(READY_TIMEOUT_S)))
     except RayError as error:
         sys.exit(f"the controller did not start: {str(error).strip().splitlines()[-1]}")
+
+
+def wait_for_nodes(spec: ClusterSpec) -> None:
+    """Raises NodesMissingError after `start_timeout_s`."""
+    deadline = monotonic() + spec.start_timeout_s
+    while (num_nodes := len(living_nodes())) < spec.num_nodes:
+        if monotonic() > deadline:
+            raise NodesMissingError(
+                f"{num_nodes} machines are there after {spec.start_timeout_s:g} s, of the {spec.num_nodes} in "
+                "cluster.num_nodes: `pdserve join` brings one in"
+            )
+        sleep(NODES_POLL_S)
 
 
 if __name__ == "__main__":

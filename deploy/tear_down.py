@@ -13,8 +13,8 @@ from time import monotonic
 
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.control_client import ControlClient, ControllerUnreachableError
-from deploy.processes import in_sessions, marked
-from deploy.ray_head import STOP_TIMEOUT_S
+from deploy.processes import ProcessReference, in_sessions, marked
+from deploy.ray_process import STOP_TIMEOUT_S
 
 HURRY_POLL_S = 0.1  # a signal is heard between two of these
 LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node is gone
@@ -28,7 +28,7 @@ def tear_down(state: ClusterState, store: StateStore, hurried: threading.Event) 
         state.head.stop(STOP_TIMEOUT_S)
     if state.prometheus is not None:
         state.prometheus.stop(STOP_TIMEOUT_S)
-    _end_leftovers(state)
+    end_leftovers(state.mark, state.head)
     if asking.is_alive():  # nobody is left to answer; an exit must not find it inside gRPC
         asking.join(LEFTOVER_TIMEOUT_S)
     shutil.rmtree(state.folder, ignore_errors=True)
@@ -47,12 +47,12 @@ def _ask(state: ClusterState) -> None:
         client.shut_down(state.shutdown_timeout_s)
 
 
-def _end_leftovers(state: ClusterState) -> None:
-    """Every process that carries the cluster's mark, or shares a session with one, as Ray's agents do: they overwrite
-    their environment with a title, and outlive a head that was killed."""
+def end_leftovers(mark: str, ray: ProcessReference | None) -> None:
+    """Every process that carries the mark, or shares a session with one or with `ray`, as Ray's agents do: they
+    overwrite their environment with a title, and outlive a head that was killed."""
     deadline = monotonic() + LEFTOVER_TIMEOUT_S
-    with_mark = marked(CLUSTER_VARIABLE, state.mark)
-    leaders = with_mark if state.head is None else [*with_mark, state.head]
+    with_mark = marked(CLUSTER_VARIABLE, mark)
+    leaders = with_mark if ray is None else [*with_mark, ray]
     for process in {*with_mark, *in_sessions(leaders)}:
         process.wait(max(0.0, deadline - monotonic()))
         process.stop(LEFTOVER_TIMEOUT_S)

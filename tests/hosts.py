@@ -19,7 +19,7 @@ import pytest
 
 PREFIX = "pdserve"
 NAMESPACES = Path("/run/netns")
-TOOLS = {"ip": "iproute2", "tc": "iproute2", "iptables": "iptables", "unshare": "util-linux"}
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "ss": "iproute2", "iptables": "iptables", "unshare": "util-linux"}
 OWN_ADDRESS = 254  # the test's own, on each network
 SET_HOSTNAME = 'hostname "$0" && exec "$@"'
 
@@ -64,9 +64,17 @@ class Network:
     @contextmanager
     def cut(self, one: Host, other: Host, port: int | None = None) -> Iterator[None]:
         """Drops every packet between the two, or those to and from `port` of `other`. Nobody is told."""
-        at_one = ["-s", other.address, *_tcp("--sport", port), "-j", "DROP"]
-        at_other = ["-s", one.address, *_tcp("--dport", port), "-j", "DROP"]
-        with _dropping(one, at_one), _dropping(other, at_other):
+        with _dropping(one, _from(other, port, None)), _dropping(other, _from(one, None, port)):
+            yield
+
+    @contextmanager
+    def forgotten(self, one: Host, other: Host) -> Iterator[None]:
+        """Drops the packets of the connections between the two that exist now, as a firewall does that has forgotten
+        them. New ones pass."""
+        with ExitStack() as undo:
+            for own, far in _connections(one, other):
+                undo.enter_context(_dropping(one, _from(other, far, own)))
+                undo.enter_context(_dropping(other, _from(one, own, far)))
             yield
 
     @contextmanager
@@ -145,16 +153,26 @@ def _free_subnet() -> str:
 
 
 @contextmanager
-def _dropping(host: Host, rule: Sequence[str]) -> Iterator[None]:
-    _in(host, "iptables", "-w", "-I", "INPUT", *rule)
+def _dropping(host: Host, packets: Sequence[str]) -> Iterator[None]:
+    _in(host, "iptables", "-w", "-I", "INPUT", *packets, "-j", "DROP")
     try:
         yield
     finally:
-        _in(host, "iptables", "-w", "-D", "INPUT", *rule)
+        _in(host, "iptables", "-w", "-D", "INPUT", *packets, "-j", "DROP")
 
 
-def _tcp(option: str, port: int | None) -> list[str]:
-    return [] if port is None else ["-p", "tcp", option, str(port)]
+def _from(host: Host, source_port: int | None, port: int | None) -> list[str]:
+    """What comes from there; without ports whatever it is, else of TCP."""
+    given = {"--sport": source_port, "--dport": port}
+    ports = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    return ["-s", host.address, *(["-p", "tcp", *ports] if ports else [])]
+
+
+def _connections(one: Host, other: Host) -> list[tuple[int, int]]:
+    """The ports of each that exists between the two."""
+    lines = _in(one, "ss", "-H", "-n", "-t", "-O", "state", "established", "dst", other.address).splitlines()
+    ends = [(line.split()[2], line.split()[3]) for line in lines]
+    return [(int(own.rpartition(":")[2]), int(far.rpartition(":")[2])) for own, far in ends]
 
 
 def _missing() -> str | None:
@@ -170,11 +188,12 @@ def _missing() -> str | None:
     return made.stderr.strip() or None
 
 
-def _in(host: Host, *command: str) -> None:
-    _run("ip", "netns", "exec", host.namespace, *command)
+def _in(host: Host, *command: str) -> str:
+    return _run("ip", "netns", "exec", host.namespace, *command)
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

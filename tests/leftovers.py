@@ -16,11 +16,16 @@ from deploy.processes import command_of, marked
 
 RUN_VARIABLE = "PDSERVE_TEST_RUN"
 SETTLE_S = 5.0  # a process that is ending may take so long
-FOLDERS = {Path("/dev/shm"): "*", Path(tempfile.gettempdir()): "pdserve-*", Path("/tmp"): "ray*"}
+FOLDERS = {
+    Path("/dev/shm"): "*",
+    Path(tempfile.gettempdir()): "pdserve-*",
+    Path("/tmp"): "ray*",
+    Path("/run/netns"): "pdserve-*",
+}
 
 
 def files() -> list[str]:
-    """Shared memory, folders of clusters, sessions of Ray, and state files."""
+    """Shared memory, folders of clusters, sessions of Ray, network namespaces, and state files."""
     found = {str(path) for folder, pattern in FOLDERS.items() for path in folder.glob(pattern)}
     return sorted(found | {f"the state of cluster {state.name!r}" for state in default_store(os.environ).all()})
 

@@ -6,7 +6,7 @@ import os
 
 from deploy.cluster_state import default_store
 from deploy.errors import CommandError
-from deploy.ray_head import CONSOLE_ADVICE, last_lines
+from deploy.ray_process import CONSOLE_ADVICE, last_lines
 
 
 def run(name: str, worker: str | None, lines: int) -> None:

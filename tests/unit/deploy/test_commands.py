@@ -25,7 +25,7 @@ from deploy.commands.up import UpOptions
 from deploy.errors import CommandError, show_errors
 from deploy.launch import reachable
 from deploy.prometheus import SETTINGS_FILE, settings_for
-from deploy.ray_head import CONSOLE_ADVICE, last_lines
+from deploy.ray_process import CONSOLE_ADVICE, last_lines
 from rpc import worker_pb2
 
 
