@@ -151,7 +151,7 @@ class LocalPoolNode:
             del self._restoring[key]
 
     def _spill(self, key: bytes, slot: int) -> None:
-        if self.disk is not None:
+        if self.disk is not None and not self.disk.has(key) and not self.disk.is_behind:
             self.disk.write(key, self.arena.as_bytes()[slot].numpy().tobytes())
 
     def _stay_awake(self) -> None:

@@ -52,6 +52,11 @@ class DiskTier:
     def num_bytes(self) -> int:
         return len(self._files) * self._file_bytes
 
+    @property
+    def is_behind(self) -> bool:
+        """What is written now would be dropped."""
+        return self._closed or len(self._writing) >= MAX_PENDING
+
     def has(self, key: bytes) -> bool:
         """Whether a read would probably find it."""
         return key in self._files or key in self._writing

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from kv_transfer.messages import BlockRef, Ticket
 
-LOW_SHARE = 0.9  # of the high watermark: so far down an eviction goes
-
 
 class PoolIntegrityError(AssertionError):
     """The store's books do not add up: a bug, never a load condition."""
@@ -70,8 +68,7 @@ class PoolStore:
         self.num_evictions = 0
         self._lease_s = lease_s
         self._on_evicted = on_evicted
-        self._high = max(1, int(num_slots * watermark))
-        self._low = max(1, int(self._high * LOW_SHARE))
+        self._max_used = max(1, int(num_slots * watermark))
         self._generations = [0] * num_slots
         self._free = list(range(num_slots - 1, -1, -1))
         self._entries: dict[bytes, Entry] = {}
@@ -162,11 +159,10 @@ class PoolStore:
             self._remove(self._incomplete(key))
 
     def evict_above_watermark(self) -> None:
-        """Once it is passed, down to a tenth below it, so that who comes next need not wait for an eviction."""
-        num_used = self.num_slots - len(self._free)
-        if num_used > self._high:
-            for _ in range(min(num_used - self._low, len(self._evictable))):
-                self._evict_oldest()
+        """As many as it was passed by, so that who comes next need not wait for an eviction."""
+        num_above = self.num_slots - len(self._free) - self._max_used
+        for _ in range(min(num_above, len(self._evictable))):
+            self._evict_oldest()
 
     def counts(self) -> PoolCounts:
         """May be called from any thread."""

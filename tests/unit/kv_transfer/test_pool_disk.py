@@ -121,6 +121,7 @@ def test_a_disk_that_is_too_far_behind_is_asked_no_more(new_disk: DiskFactory) -
     may_go_on = threading.Event()
     disk._thread.submit(may_go_on.wait, WAIT_S)  # as a write that takes long
     pending = [disk.write(key(n), payload(n)) for n in range(MAX_PENDING)]
+    assert disk.is_behind
     assert disk.write(key(99), payload(99)).result(0) is False
     assert disk.read(key(0)).result(0) is None
     may_go_on.set()
