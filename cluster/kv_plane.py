@@ -7,18 +7,28 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from cluster.grpc_pool import GrpcPoolNode
 from cluster.observe_service import Record
+from cluster.offer_service import OfferService
 from cluster.spec import WorkerSpec
 from decode_worker.peers import PeerDirectory
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
+from kv_transfer.awake import AwakeVotes
+from kv_transfer.block_offer import BlockOffers
 from kv_transfer.lease import LeaseTable
+from kv_transfer.local_offers import LocalOffers
 from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
 from kv_transfer.metrics import TransferGauges, TransferMetrics
-from kv_transfer.nixl import NixlTransport
+from kv_transfer.pool_client import PoolClient
+from kv_transfer.pool_nodes import PoolNodes
+from kv_transfer.pool_reader import PoolReader
+from kv_transfer.pool_writer import PoolWriter
 from kv_transfer.staging import StagingRing
 from kv_transfer.transport import Transport
+from kv_transfer.transports import build_transports
+from kv_transfer.two_sided import TwoSidedTransport
 from prefill_worker.peer_service import PeerService
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
@@ -27,10 +37,12 @@ from rpc.worker_pb2 import PROTOCOL_VERSION
 class KVPlane:
     """Built once for an incarnation; the worker that holds it ends its parts, after the engine."""
 
-    transport: Transport
+    transports: Mapping[str, Transport]  # by name, the preferred one first
     leases: LeaseTable
     peers: PeerDirectory
     peer_service: PeerService
+    pool: PoolClient
+    offer_service: OfferService
     metrics: TransferMetrics
 
     @classmethod
@@ -45,19 +57,38 @@ class KVPlane:
     ) -> KVPlane:
         """Takes a moment: NIXL starts. `on_failed` is called, from any thread, when this incarnation cannot go on.
 
-        `record` is told of each hand-off and each lease that ended.
+        `record` is told of each hand-off and each lease that ended. Raises ValueError for a transport that cannot move
+        this device's memory.
         """
         config, cache = spec.kv_transfer, engine.engine.cache
         ring = StagingRing(config, cache.block_bytes, spec.engine.device, on_exhausted=on_failed)
-        transport = NixlTransport(spec.incarnation, cache, ring, config.ucx_tls, config.ucx_net_devices, on_failed)
-        leases = LeaseTable(engine.engine, config, on_awake=transport.keep_awake, on_ended=record)
-        offer = TransportInfo(transport.name, transport.metadata())
-        me = PeerInfo(spec.incarnation, compatibility(engine.engine), (offer,))
+        transports = build_transports(spec.incarnation, cache, ring, config, spec.host, on_failed)
+
+        def keep_awake(awake: bool) -> None:
+            for transport in transports.values():
+                transport.keep_awake(awake)
+
+        awake = AwakeVotes(keep_awake)
+        leases = LeaseTable(engine.engine, config, on_awake=awake.voter(), on_ended=record)
+        infos = tuple(TransportInfo(name, transport.metadata()) for name, transport in transports.items())
+        me = PeerInfo(spec.incarnation, compatibility(engine.engine), infos)
         metrics = TransferMetrics(registry, labels)
         registry.register(TransferGauges(leases, ring, labels))
-        peers = PeerDirectory(me, engine, transport, ring, config, metrics, on_ended=record)
-        peer_service = PeerService(LocalPeer(me, leases, engine), cache.layout, transport.name, metrics)
-        return cls(transport, leases, peers, peer_service, metrics)
+        peers = PeerDirectory(me, engine, transports, ring, config, metrics, on_ended=record)
+        two_sided = {name: sender for name, sender in transports.items() if isinstance(sender, TwoSidedTransport)}
+        peer = LocalPeer(me, leases, engine, two_sided=two_sided)
+        peer_service = PeerService(peer, cache.layout, metrics)
+        offers = BlockOffers(engine.engine.pool, config.lease_s, awake.voter())
+        nodes = PoolNodes(me, lambda node: GrpcPoolNode(node.address), transports, config, metrics.pool_failed)
+        reader = PoolReader(nodes, engine, ring, config)
+        pool = PoolClient(nodes, reader, PoolWriter(nodes, engine, offers, spec.incarnation, config))
+        offer_service = OfferService(LocalOffers(offers, engine))
+        return cls(transports, leases, peers, peer_service, pool, offer_service, metrics)
+
+    def close(self) -> None:
+        """Ends the transports, each within its deadline."""
+        for transport in self.transports.values():
+            transport.close()
 
 
 def compatibility(engine: Engine) -> Compatibility:

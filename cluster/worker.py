@@ -32,13 +32,14 @@ from engine.engine_thread import EngineThread
 from engine.record_log import RecordLog
 from engine.step_record import step_record
 from prefill_worker.service import PrefillService
-from rpc import observe_pb2_grpc, peer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from rpc import observe_pb2_grpc, peer_pb2_grpc, pool_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
 SERVER_OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),  # a peer that went away without a word is noticed
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),  # peers ask an idle link whether it lives
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 ]
@@ -83,11 +84,16 @@ class Worker:
         records = RecordLog[Record](spec.engine.trace_steps)
         kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail, records.append)
         make_request, admits = RequestBuilder(), self._admission
-        prefill = PrefillService(engine, kv.leases, make_request, admits.refusal_of_prefill)
-        decode = DecodeService(engine, kv.peers, spec.kv_transfer, make_request, admits.refusal_of_decode, kv.metrics)
+        prefill = PrefillService(
+            engine, kv.leases, make_request, admits.refusal_of_prefill, pool=kv.pool, metrics=kv.metrics
+        )
+        decode = DecodeService(
+            engine, kv.peers, spec.kv_transfer, make_request, admits.refusal_of_decode, kv.metrics, kv.pool
+        )
         loads = LoadReporter(self.load)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         port = server.add_insecure_port(join_host_port(spec.host, 0))
+        kv.pool.writer.serve_at(join_host_port(spec.host, port))
         metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
         self._parts = Parts(engine, kv, prefill, decode, loads, records, server, metrics_server)
         self._observe_steps(EngineMetrics(registry, labels, engine))
@@ -97,7 +103,7 @@ class Worker:
         self._admission.is_open = not self._failed.done()
         logger.info("worker %s (%s) serves as %s on port %d", spec.name, spec.incarnation, spec.role, port)
         metrics = join_host_port(spec.host, metrics_server.server_port)
-        return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), (kv.transport.name,))
+        return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), tuple(kv.transports))
 
     def load(self) -> worker_pb2.Load:
         load = self._started.engine.load
@@ -135,9 +141,10 @@ class Worker:
             return
         self._close_admission()
         await self._parts.server.stop(grace=1.0)
+        await self._parts.kv.pool.close()
         await self._parts.kv.peers.close()
         await asyncio.to_thread(self._parts.engine.stop)
-        await asyncio.to_thread(self._parts.kv.transport.close)
+        await asyncio.to_thread(self._parts.kv.close)
         await asyncio.to_thread(self._parts.metrics_server.shutdown)
 
     @property
@@ -153,6 +160,7 @@ class Worker:
         worker_pb2_grpc.add_PrefillServicer_to_server(prefill, parts.server)
         worker_pb2_grpc.add_DecodeServicer_to_server(decode, parts.server)
         peer_pb2_grpc.add_PeerServicer_to_server(parts.kv.peer_service, parts.server)
+        pool_pb2_grpc.add_BlockOffersServicer_to_server(parts.kv.offer_service, parts.server)
         observe_pb2_grpc.add_ObserveServicer_to_server(ObserveService(self.spec, parts.records), parts.server)
 
     def _observe_steps(self, metrics: EngineMetrics) -> None:

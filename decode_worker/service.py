@@ -1,4 +1,4 @@
-"""The decode service: takes a prompt's KV over from a peer, or computes it here when asked without one, and generates.
+"""The decode service: takes a prompt's KV over from a peer or out of the pool, computes what is missing, and generates.
 
 Each attempt is one task that holds everything it needs and lets go of everything when it ends, however it ends.
 """
@@ -21,6 +21,9 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.handoff import HandoffResult
 from kv_transfer.messages import FailureReason, HandoffError, Ticket
 from kv_transfer.metrics import TransferMetrics
+from kv_transfer.pool_client import PoolClient
+from kv_transfer.pool_reader import PoolRead
+from kv_transfer.pool_ring import PoolMember
 from rpc import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -44,6 +47,7 @@ class Attempt:
     ended: asyncio.Future[tuple[worker_pb2.FailureCode, str] | None]
     origin: worker_pb2.Origin | None = None
     receiving: bool = False  # a hand-off is open
+    writes_back: tuple[PoolMember, ...] = ()  # to these, when it ends
     task: asyncio.Task[None] | None = field(default=None)
 
 
@@ -58,6 +62,7 @@ class DecodeService:
         make_request: Callable[[worker_pb2.TokenRequest, int, RequestKind], Request],
         admits: Callable[[int], worker_pb2.FailureCode | None],
         metrics: TransferMetrics,
+        pool: PoolClient,
     ) -> None:
         self._engine = engine
         self._peers = peers
@@ -65,6 +70,7 @@ class DecodeService:
         self._make_request = make_request  # of an attempt; raises RequestInvalid
         self._admits = admits  # of a role epoch: None, or why not
         self._metrics = metrics
+        self._pool = pool
         self._attempts: dict[tuple[EventStream, str], Attempt] = {}  # by request id, which is unique in its stream
         self._by_engine_id: dict[str, Attempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -88,14 +94,18 @@ class DecodeService:
         source = command.source if command.HasField("source") else None
         try:
             request = self._make_request(command.request, number, RequestKind.GENERATE)
-            request.awaits_kv = source is not None
+            members = tuple(PoolMember(m.name, m.incarnation, m.address) for m in command.pool.members)
+            reads = members if source is None and command.pool.reads else ()
+            request.awaits_kv = source is not None or bool(reads)
         except RequestInvalid as error:
             stream.send(failed=self._failure(request_id, number, worker_pb2.FAILURE_INVALID, str(error)))
             return
         attempt = Attempt(request_id, number, request, stream, self._loop.create_future(), self._loop.create_future())
         self._attempts[stream, request_id] = attempt
         self._by_engine_id[request.request_id] = attempt
-        attempt.task = self._loop.create_task(self._run(attempt, source, command.request.timeout_s))
+        if command.pool.writes_back:
+            attempt.writes_back = members
+        attempt.task = self._loop.create_task(self._run(attempt, source, reads, command.request.timeout_s))
 
     def abort(self, request_id: str, attempt: int, stream: EventStream) -> None:
         known = self._attempts.get((stream, request_id))
@@ -119,13 +129,21 @@ class DecodeService:
             attempt.stream.send(failed=self._failure(attempt.request_id, attempt.number, code, reason))
         return len(attempts)
 
-    async def _run(self, attempt: Attempt, source: worker_pb2.KVSource | None, timeout_s: float) -> None:
+    async def _run(
+        self,
+        attempt: Attempt,
+        source: worker_pb2.KVSource | None,
+        reads: Sequence[PoolMember],
+        timeout_s: float,
+    ) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                if source is None:
-                    await self._add(attempt.request)
-                else:
+                if source is not None:
                     await self._receive(attempt, source, self._loop.time() + timeout_s)
+                elif reads:
+                    await self._read_pool(attempt, reads)
+                else:
+                    await self._add(attempt.request)
                 failure = await attempt.ended
             if failure is not None:
                 self._fail(attempt, *failure)
@@ -180,6 +198,17 @@ class DecodeService:
             self._deliver([token])
         else:
             await asyncio.wrap_future(self._engine.call(lambda engine: self._accept(engine, request, result)))
+
+    async def _read_pool(self, attempt: Attempt, members: Sequence[PoolMember]) -> None:
+        """Reserves the blocks, has what the pool has of the prompt read into them, and lets the request run."""
+        request = attempt.request
+        await self._add(request)
+        await attempt.reserved  # nobody waits for this one, so it may wait as long as it has
+        read = await self._pool.reader.read(request, members)
+        self._metrics.read_from_pool(read)
+        attempt.origin = _pooled_origin(request, read)
+        accepted = self._engine.call(lambda engine: engine.accept_prefix(request.request_id, read.num_tokens))
+        await asyncio.wrap_future(accepted)
 
     def _accept(self, engine: Engine, request: Request, result: HandoffResult) -> None:
         """In the engine thread, so that the first token is delivered before any that a step makes from it."""
@@ -247,6 +276,8 @@ class DecodeService:
         """Lets go of the engine's part. Idempotent; never waits, so that a cancelled task can call it."""
         if self._by_engine_id.pop(attempt.request.request_id, None) is not None:
             self._engine.tell(lambda engine: engine.abort(attempt.request.request_id))
+            if attempt.writes_back:
+                self._pool.writer.write_back(attempt.request, attempt.writes_back)
         key = (attempt.stream, attempt.request_id)
         if self._attempts.get(key) is attempt:
             del self._attempts[key]
@@ -257,6 +288,15 @@ def _received_origin(request: Request, result: HandoffResult) -> worker_pb2.Orig
         cached_tokens=request.num_cached,
         received_tokens=result.received_tokens,
         prefill_cached_tokens=max(0, result.prefill_cached_tokens - request.num_cached),
+    )
+
+
+def _pooled_origin(request: Request, read: PoolRead) -> worker_pb2.Origin:
+    return worker_pb2.Origin(
+        cached_tokens=request.num_cached,
+        received_tokens=read.num_received,
+        computed_tokens=request.num_prompt + request.first_index - read.num_tokens,
+        prefill_cached_tokens=read.num_received,
     )
 
 

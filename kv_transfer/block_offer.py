@@ -45,6 +45,11 @@ class BlockOffers:
         self._awake_until = -math.inf
 
     @property
+    def max_blocks(self) -> int:
+        """That all offers together may lease."""
+        return self._max_blocks
+
+    @property
     def num_blocks(self) -> int:
         """Leased by offers; a block that two of them have counts twice."""
         return sum(len(offer.refs) for offer in self._offers.values())

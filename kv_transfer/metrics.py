@@ -14,9 +14,10 @@ from prometheus_client.registry import Collector
 from kv_transfer.handoff import HandoffResult
 from kv_transfer.lease import LeaseTable
 from kv_transfer.messages import FailureReason
+from kv_transfer.pool_reader import PoolRead
 from kv_transfer.staging import StagingRing
 
-MODE = "p2p"
+P2P, POOLED = "p2p", "pooled"  # the modes
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RATIO = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
 
@@ -54,11 +55,17 @@ class TransferMetrics:
             [*names, "transport", "mode", "direction"],
             registry=registry,
         )
-        self._tokens = Counter("pdserve_kv_transfer_tokens", "Prompt tokens received as KV", names, registry=registry)
-        self._failures = Counter(
-            "pdserve_kv_transfer_failures", "Hand-offs that failed", [*names, "reason"], registry=registry
+        self._tokens = Counter(
+            "pdserve_kv_transfer_tokens", "Prompt tokens received as KV", [*names, "mode"], registry=registry
         )
-        self._tokens.labels(**labels)  # shown as 0 before the first hand-off
+        self._failures = Counter(
+            "pdserve_kv_transfer_failures",
+            "Hand-offs, or reads from the pool, that failed",
+            [*names, "reason", "mode"],
+            registry=registry,
+        )
+        for mode in (P2P, POOLED):
+            self._tokens.labels(**labels, mode=mode)  # shown as 0 before the first
 
     def stage(self, stage: str, seconds: float) -> None:
         self._stage.labels(**self._labels, stage=stage).observe(seconds)
@@ -68,19 +75,31 @@ class TransferMetrics:
         for stage, seconds in result.stages.items():
             self.stage(stage, seconds)
         if result.kv_valid:
-            path = {"transport": result.transport, "mode": MODE}
-            self._transfer.labels(**self._labels, **path).observe(result.transfer_s)
-            self._bytes.labels(**self._labels, **path, direction="in").inc(result.received_bytes)
-            self._tokens.labels(**self._labels).inc(result.received_tokens)
+            self._count(result.transport, P2P, result.received_tokens, result.received_bytes, result.transfer_s)
         if result.overlap_ratio is not None:
             self._overlap.labels(**self._labels).observe(result.overlap_ratio)
 
-    def sent(self, transport: str, num_bytes: int) -> None:
+    def read_from_pool(self, read: PoolRead) -> None:
+        """P or D took over what the pool had of a prompt, perhaps nothing."""
+        if read.transport is not None:
+            self._count(read.transport, POOLED, read.num_received, read.num_bytes, read.transfer_s)
+
+    def sent(self, transport: str, num_bytes: int, mode: str = P2P) -> None:
         """P's blocks were read and called Valid."""
-        self._bytes.labels(**self._labels, transport=transport, mode=MODE, direction="out").inc(num_bytes)
+        self._bytes.labels(**self._labels, transport=transport, mode=mode, direction="out").inc(num_bytes)
 
     def failed(self, reason: FailureReason) -> None:
-        self._failures.labels(**self._labels, reason=reason.value).inc()
+        self._failures.labels(**self._labels, reason=reason.value, mode=P2P).inc()
+
+    def pool_failed(self, reason: FailureReason) -> None:
+        """A node of the pool did not serve; no request fails for that."""
+        self._failures.labels(**self._labels, reason=reason.value, mode=POOLED).inc()
+
+    def _count(self, transport: str, mode: str, num_tokens: int, num_bytes: int, transfer_s: float) -> None:
+        path = {**self._labels, "transport": transport, "mode": mode}
+        self._transfer.labels(**path).observe(transfer_s)
+        self._bytes.labels(**path, direction="in").inc(num_bytes)
+        self._tokens.labels(**self._labels, mode=mode).inc(num_tokens)
 
 
 class TransferGauges(Collector):

@@ -51,3 +51,7 @@ class PoolNode(Protocol):
         source that is just bringing the same.
         """
         ...
+
+    async def disconnect(self) -> None:
+        """Lets go of the connection; later calls raise PeerUnavailable."""
+        ...

@@ -1,4 +1,5 @@
-"""The prefill service: computes prompts that proxies send and keeps their KV until a decode worker has read it.
+"""The prefill service: computes prompts that proxies send and keeps their KV until a decode worker has read it, or puts
+it into the pool.
 
 What a session may do is `LeaseTable`'s to say, in the engine thread; here each is tied to the proxy that began it.
 """
@@ -18,6 +19,10 @@ from engine.errors import EngineError, EngineStopped, RequestInvalid
 from engine.request import Request, RequestKind, RequestState
 from kv_transfer.lease import LeaseTable
 from kv_transfer.messages import HandoffError, Ticket
+from kv_transfer.metrics import TransferMetrics
+from kv_transfer.pool_client import PoolClient
+from kv_transfer.pool_ring import PoolMember
+from prefill_worker.pooled_prompt import PooledPrompt
 from rpc import worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -38,6 +43,8 @@ class Prompt:
     request: Request
     stream: EventStream
     deadline: asyncio.TimerHandle
+    pooled: PooledPrompt | None = None  # None: a peer to peer hand-off, which lives in the `LeaseTable`
+    task: asyncio.Task[None] | None = None  # of a pooled one
 
 
 class PrefillService:
@@ -49,11 +56,15 @@ class PrefillService:
         leases: LeaseTable,
         make_request: Callable[[worker_pb2.TokenRequest, int, RequestKind], Request],
         admits: Callable[[int], worker_pb2.FailureCode | None],
+        pool: PoolClient,
+        metrics: TransferMetrics,
     ) -> None:
         self._engine = engine
         self._leases = leases
         self._make_request = make_request  # of an attempt; raises RequestInvalid
         self._admits = admits  # of a role epoch: None, or why not
+        self._pool = pool
+        self._metrics = metrics
         self._prompts: dict[Ticket, Prompt] = {}
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
@@ -79,11 +90,17 @@ class PrefillService:
             _send_failure(stream, request_id, ticket.attempt, worker_pb2.FAILURE_INVALID, str(error))
             return
         for lower in [p for p in self._prompts.values() if p.ticket.session == ticket.session]:
+            if lower.task is not None:
+                lower.task.cancel()
             self._forget(lower)  # its session ends as this one begins, if it is lower; else this one is refused
         deadline = self._loop.call_later(command.request.timeout_s, self._time_out, ticket)
         prompt = self._prompts[ticket] = Prompt(request_id, ticket, request, stream, deadline)
         self._idle.clear()
-        if request.sampling.grammar:  # compiled before it is queued, so that no step waits for that
+        if command.HasField("pool"):
+            members = [PoolMember(m.name, m.incarnation, m.address) for m in command.pool.members]
+            prompt.pooled = PooledPrompt(request, members, self._engine, self._pool, self._metrics.read_from_pool)
+            prompt.task = self._loop.create_task(self._run_pooled(prompt, prompt.pooled))
+        elif request.sampling.grammar:  # compiled before it is queued, so that no step waits for that
             prepared = asyncio.wrap_future(self._engine.engine.grammars.prepare(request.sampling.grammar))
             prepared.add_done_callback(lambda future: self._after_prepared(prompt, future))
         else:
@@ -114,15 +131,32 @@ class PrefillService:
         elif self._prompts.get(prompt.ticket) is prompt:
             self._queue(prompt)
 
+    async def _run_pooled(self, prompt: Prompt, pooled: PooledPrompt) -> None:
+        try:
+            prefill = await pooled.run()
+        except Exception as error:  # noqa: BLE001  whatever it is, this prompt only fails, and the proxy hears of it
+            self._fail_with(prompt, error)
+        else:
+            prompt.stream.send(
+                done=worker_pb2.PrefillProgress(
+                    request_id=prompt.request_id,
+                    attempt=prompt.ticket.attempt,
+                    cached_tokens=prefill.cached_tokens,
+                    computed_tokens=prefill.computed_tokens,
+                )
+            )
+            self._forget(prompt)
+
     def _queue(self, prompt: Prompt) -> None:
         queued = self._engine.call(lambda engine: self._leases.prefill(prompt.request, prompt.ticket, monotonic()))
         asyncio.wrap_future(queued).add_done_callback(lambda future: self._check_queued(prompt, future))
 
     def _check_queued(self, prompt: Prompt, queued: asyncio.Future[None]) -> None:
-        error = queued.exception()
+        if (error := queued.exception()) is not None:
+            self._fail_with(prompt, error)
+
+    def _fail_with(self, prompt: Prompt, error: BaseException) -> None:
         match error:
-            case None:
-                return
             case RequestInvalid():
                 code = worker_pb2.FAILURE_INVALID
             case EngineStopped():
@@ -148,10 +182,12 @@ class PrefillService:
                 self._fail(prompts[engine_id], worker_pb2.FAILURE_UNSAMPLED, message)
         for output in result.tokens:
             prompt = prompts.get(output.request_id)
-            if prompt is not None and prompt.ticket in self._prompts:
+            if prompt is not None and prompt.pooled is None and prompt.ticket in self._prompts:
                 prompt.stream.send(done=_progress(prompt))
         for prompt in prompts.values():
-            if prompt.request.state is RequestState.FINISHED:
+            if prompt.pooled is not None:
+                prompt.pooled.on_step(result)
+            elif prompt.request.state is RequestState.FINISHED:
                 self._forget(prompt)
 
     def _time_out(self, ticket: Ticket) -> None:
@@ -165,7 +201,10 @@ class PrefillService:
             _send_failure(prompt.stream, prompt.request_id, prompt.ticket.attempt, code, message)
 
     def _abort(self, prompt: Prompt) -> None:
-        self._engine.tell(lambda engine: self._leases.abort(prompt.ticket, monotonic()))
+        if prompt.task is not None:
+            prompt.task.cancel()
+        else:
+            self._engine.tell(lambda engine: self._leases.abort(prompt.ticket, monotonic()))
         self._forget(prompt)
 
     def _forget(self, prompt: Prompt) -> None:

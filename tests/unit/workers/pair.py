@@ -5,34 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry
 
 from cluster.token_request import RequestBuilder
 from decode_worker.peers import PeerDirectory
 from decode_worker.service import DecodeService
-from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.engine import Engine
-from engine.engine_thread import EngineThread
-from engine.fake_runner import FakeModel, FakeRunner
-from engine.kv_cache import KVCache
 from kv_transfer.config import TransferConfig
-from kv_transfer.lease import LeaseTable
-from kv_transfer.local import LocalNetwork, LocalTransport
+from kv_transfer.local import LocalNetwork
 from kv_transfer.local_peer import LocalPeer
-from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
 from kv_transfer.metrics import TransferMetrics
-from kv_transfer.staging import StagingRing
+from kv_transfer.pool_client import PoolClient
 from kv_transfer.transfer_record import HandoffRecord
 from prefill_worker.peer_service import PeerService
 from prefill_worker.service import PrefillService
 from rpc import peer_pb2_grpc, worker_pb2
 from tests.engine_config import engine_config
+from tests.unit.workers.pool_ends import PoolEnd, Pools
+from tests.unit.workers.side import Side
 
 SHORT = TransferConfig(
     staging_slots=4,
@@ -80,6 +73,13 @@ class FakeStream:
             if tokens.request_id == request_id
         ]
 
+    def done(self, request_id: str) -> Any:
+        """A prompt's last event, None while there is none."""
+        return next(
+            (event for name, event in self.events if name in ("done", "failed") and event.request_id == request_id),
+            None,
+        )
+
     async def finished(self, request_id: str) -> list[int]:
         """All token ids of a request, once it has ended."""
         await self.wait_for(lambda: any(t.finish_reason for t in self.tokens(request_id)))
@@ -89,69 +89,21 @@ class FakeStream:
         return await self.wait_for(lambda: next((event for n, event in self.events if n == name), None))
 
 
-@dataclass
-class Side:
-    """What both workers have."""
-
-    engine: EngineThread
-    leases: LeaseTable
-    transport: LocalTransport
-    ring: StagingRing
-    info: PeerInfo
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-
-    @classmethod
-    def make(
-        cls,
-        incarnation: str,
-        network: LocalNetwork,
-        config: EngineConfig,
-        transfers: TransferConfig,
-        model_dir: Path | None,
-    ) -> Side:
-        engine = fake_engine(config) if model_dir is None else build_engine(model_dir, config)
-        thread = EngineThread(engine, tick_s=0.02)
-        cache = engine.cache
-        transport = LocalTransport(incarnation, cache, network)
-        layout = cache.layout
-        compatibility = Compatibility(
-            1,
-            engine.model.fingerprint,
-            layout.dtype,
-            layout.block_size,
-            layout.num_layers,
-            layout.num_kv_heads,
-            layout.head_dim,
-        )
-        info = PeerInfo(incarnation, compatibility, (TransportInfo("local", transport.metadata()),))
-        ring = StagingRing(transfers, cache.block_bytes, "cpu", on_exhausted=lambda reason: None)
-        leases = LeaseTable(thread.engine, transfers, on_awake=transport.keep_awake)
-        return cls(thread, leases, transport, ring, info)
-
-    async def check_idle(self) -> None:
-        """No block in use, no lease, no slot busy, all books right; within a deadline, by timers alone."""
-
-        def idle(engine: Engine) -> bool:
-            engine.check_integrity()
-            counts = engine.pool.counts()
-            return counts.used == counts.leased == 0 and not engine.requests
-
-        async with asyncio.timeout(10):
-            while not await asyncio.wrap_future(self.engine.call(idle)) or self.ring.counts().busy:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-
 class PrefillEnd:
     """A prefill worker that serves peers on a port of its own, or on a given one."""
 
-    def __init__(self, incarnation: str, side: Side) -> None:
+    def __init__(self, incarnation: str, side: Side, pool: PoolClient) -> None:
         self.side = side
+        self.pool = pool
         self.stream = FakeStream()
         local_peer = LocalPeer(self.side.info, self.side.leases, self.side.engine)
-        self.service = PrefillService(self.side.engine, self.side.leases, RequestBuilder(), _admits)
+        metrics = TransferMetrics(self.side.registry, LABELS)
+        self.service = PrefillService(
+            self.side.engine, self.side.leases, RequestBuilder(), _admits, pool=pool, metrics=metrics
+        )
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         layout = self.side.engine.engine.cache.layout
-        peer_service = PeerService(local_peer, layout, "local", TransferMetrics(self.side.registry, LABELS))
+        peer_service = PeerService(local_peer, layout, metrics)
         peer_pb2_grpc.add_PeerServicer_to_server(peer_service, self.server)
         self.port = 0
 
@@ -163,6 +115,7 @@ class PrefillEnd:
     async def stop(self) -> None:
         self.service.give_up_all("the test ends")
         await self.server.stop(0)
+        await self.pool.close()
         await asyncio.to_thread(self.side.engine.stop)
         self.side.transport.close()
 
@@ -190,6 +143,8 @@ class Pair:
     async def __aenter__(self) -> Pair:
         self.network = LocalNetwork()
         self.d = self._side("d-1")
+        self.pools = Pools(self.network, self.d.engine.engine.cache.layout, self.config)
+        self.pool = self.pools.client(self.d)
         self.to_d = FakeStream()
         self.ends: list[PrefillEnd] = []
         await self.start_prefill_end("p-1")
@@ -198,27 +153,32 @@ class Pair:
         self.peers = PeerDirectory(
             self.d.info,
             self.d.engine,
-            self.d.transport,
+            {self.d.transport.name: self.d.transport},
             self.d.ring,
             self.config,
             self.metrics,
             on_ended=self.handoffs.append,
         )
-        self.decode = DecodeService(self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics)
+        self.decode = DecodeService(
+            self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics, self.pool
+        )
         self.d.engine.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.decode.give_up_all("the test ends")
+        await self.pool.close()
         await self.peers.close()
         for end in self.ends:
             await end.stop()
         await asyncio.to_thread(self.d.engine.stop)
         self.d.transport.close()
+        await self.pools.stop()
 
     async def start_prefill_end(self, incarnation: str, port: int = 0) -> PrefillEnd:
         """One more P. The last one started is the one that `start` and its like speak to."""
-        end = PrefillEnd(incarnation, self._side(incarnation))
+        side = self._side(incarnation)
+        end = PrefillEnd(incarnation, side, self.pools.client(side))
         await end.start(port)
         self.ends.append(end)
         self.use(end)
@@ -247,6 +207,30 @@ class Pair:
         self.start_prefill(request, ticket)
         self.start_decode(request, ticket)
 
+    def start_node(self, name: str = "pool-0", num_slots: int = 64) -> PoolEnd:
+        return self.pools.start_node(self.d.info, name, num_slots)
+
+    def pool_use(self, *, reads: bool = True, writes_back: bool = False) -> worker_pb2.PoolUse:
+        """All nodes that were started."""
+        members = [
+            worker_pb2.PoolMember(name=m.name, incarnation=m.incarnation, address=m.address) for m in self.pools.members
+        ]
+        return worker_pb2.PoolUse(members=members, reads=reads, writes_back=writes_back)
+
+    async def prefill_into_pool(self, request: worker_pb2.TokenRequest, attempt: int = 1) -> Any:
+        """The first half of a pooled request: what its prefill worker says when it is done, or has failed."""
+        ticket = worker_pb2.Ticket(session=os.urandom(16), attempt=attempt)
+        command = worker_pb2.StartPrefill(request=request, ticket=ticket, role_epoch=1, pool=self.pool_use())
+        self.prefill.start(command, self.to_p)
+        return await self.to_p.wait_for(lambda: self.to_p.done(request.request_id))
+
+    def decode_from_pool(
+        self, request: worker_pb2.TokenRequest, *, reads: bool = True, writes_back: bool = False, attempt: int = 1
+    ) -> None:
+        """The second half."""
+        pool = self.pool_use(reads=reads, writes_back=writes_back)
+        self.decode.start(worker_pb2.StartDecode(request=request, attempt=attempt, role_epoch=1, pool=pool), self.to_d)
+
     def _side(self, incarnation: str) -> Side:
         return Side.make(incarnation, self.network, self.engine_config, self.config, self.model_dir)
 
@@ -256,12 +240,6 @@ class Pair:
 
     def sample(self, name: str, **labels: str) -> float:
         return self.d.registry.get_sample_value(name, {**LABELS, **labels}) or 0.0
-
-
-def fake_engine(config: EngineConfig) -> Engine:
-    model = FakeModel()
-    cache = KVCache(model.layout(config.block_size), config.num_blocks)
-    return Engine(config, model.info(), FakeRunner(cache, model), cache)
 
 
 def _admits(role_epoch: int) -> worker_pb2.FailureCode | None:

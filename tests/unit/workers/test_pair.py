@@ -30,7 +30,7 @@ async def test_decode_speaks_every_token_from_kv_that_prefill_computed(pair: Pai
     assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
     origin = pair.to_d.tokens("r")[0].origin
     assert (origin.cached_tokens, origin.received_tokens, origin.computed_tokens) == (0, length, 0)
-    assert pair.sample("pdserve_kv_transfer_tokens_total") == length
+    assert pair.sample("pdserve_kv_transfer_tokens_total", mode="p2p") == length
     await pair.check_idle()
 
 
@@ -63,7 +63,7 @@ async def test_only_what_decode_has_not_cached_is_transferred(pair: Pair) -> Non
 async def test_a_first_token_that_ends_the_request_needs_no_kv(pair: Pair) -> None:
     pair.start(token_request("r", list(range(20)), max_tokens=1))
     assert await pair.to_d.finished("r") == FakeRunner.expected(range(20), 1)
-    assert pair.sample("pdserve_kv_transfer_tokens_total") == 0
+    assert pair.sample("pdserve_kv_transfer_tokens_total", mode="p2p") == 0
     await pair.check_idle()
 
 
@@ -86,7 +86,7 @@ async def test_a_broken_transfer_is_reported_and_can_be_recomputed_or_tried_agai
     pair.start(token_request("r", prompt), session=session)
     failed = await pair.to_d.event("handoff_failed")
     assert (failed.request_id, failed.attempt, failed.reason) == ("r", 1, "transfer_failed")
-    assert pair.sample("pdserve_kv_transfer_failures_total", reason="transfer_failed") == 1
+    assert pair.sample("pdserve_kv_transfer_failures_total", reason="transfer_failed", mode="p2p") == 1
     await pair.check_idle()
     pair.start(token_request("r", prompt), attempt=2, session=session)
     assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
