@@ -1,6 +1,7 @@
 """A whole cluster over real Ray, NIXL and gRPC, with a fake model so that workers start quickly.
 
-One cluster serves all tests but the last ones; each leaves it as it found it.
+One cluster serves all tests but the last ones; each leaves it as it found it. That `pdserve down` leaves nothing of a
+healthy one is tested with the README.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import grpc
 import httpx
 import pytest
 
+from deploy.cluster_report import ClusterReport, WorkerPart, cluster_report
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.inference_client import Generation, text_request
 from deploy.ports import free_ports
@@ -30,12 +32,16 @@ from engine.config import EngineConfig
 from engine.fake_runner import FakeModel
 from rpc import control_pb2, control_pb2_grpc
 from tests.fake_model import write_fake_model
+from tests.integration.processes import wait_until
+from tests.integration.test_api import expected_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 COMMAND_TIMEOUT_S = 120
 CHANGE_TIMEOUT_S = 60
+PROMPT = "hello there"
+LONG = 500  # tokens: a second and more
 PROMETHEUS = shutil.which("prometheus")
 PDSERVE = str(Path(sys.executable).with_name("pdserve"))
 
@@ -85,29 +91,31 @@ class Shell:
 class Cluster:
     """The shared cluster, seen through its commands."""
 
-    def __init__(self, shell: Shell, state: ClusterState) -> None:
+    def __init__(self, shell: Shell, state: ClusterState, foreground: subprocess.Popen[str]) -> None:
         self.shell = shell
         self.state = state
+        self.foreground = foreground
 
-    def report(self) -> dict[str, Any]:
-        done = self.shell.run("status", "--json")
-        assert done.returncode == 0, done.stderr
-        report: dict[str, Any] = json.loads(done.stdout)
-        return report
+    def report(self) -> ClusterReport:
+        """What `pdserve status --json` prints, without starting it."""
+        return cluster_report(self.state)
 
-    def workers(self) -> dict[str, dict[str, Any]]:
+    def workers(self) -> dict[str, WorkerPart]:
         return {worker["name"]: worker for worker in self.report()["workers"]}
 
-    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def until(self, holds: Callable[[ClusterReport], bool]) -> ClusterReport:
         """The first report for which it holds."""
-        deadline = time.monotonic() + CHANGE_TIMEOUT_S
-        while time.monotonic() < deadline:
-            report = self.report()
-            if holds(report):
-                return report
-        raise AssertionError(f"not within {CHANGE_TIMEOUT_S} s; last: {json.dumps(report, indent=1)}")
+        last = self.report()
 
-    def generate(self, prompt: str = "hello there", num_tokens: int = 8) -> tuple[str, str]:
+        def look() -> bool:
+            nonlocal last
+            last = self.report()
+            return holds(last)
+
+        wait_until(look, CHANGE_TIMEOUT_S)
+        return last
+
+    def generate(self, prompt: str = PROMPT, num_tokens: int = 8) -> tuple[str, str]:
         """The text, and the path its KV took."""
         request = text_request(prompt, max_tokens=num_tokens, temperature=0.0)
         generation = Generation(self.state.grpc_address, request, 60)
@@ -130,14 +138,26 @@ def dashboard_queries() -> list[str]:
     return [target["expr"].replace("$__rate_interval", "1m") for target in targets]
 
 
-def all_ready(names: set[str]) -> Callable[[dict[str, Any]], bool]:
+def all_ready(names: set[str]) -> Callable[[ClusterReport], bool]:
     return lambda report: (
         {worker["name"] for worker in report["workers"]} == names
         and all(worker["state"] == "ready" and worker["load"] for worker in report["workers"])
     )
 
 
-def incarnations(report: dict[str, Any]) -> dict[str, str]:
+def all_decode(report: ClusterReport) -> bool:
+    """Each of the decode workers has something to do."""
+    return all(
+        worker["load"] and worker["load"]["running"] for worker in report["workers"] if worker["role"] == "decode"
+    )
+
+
+def kill(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def incarnations(report: ClusterReport) -> dict[str, str]:
     return {worker["name"]: worker["incarnation"] for worker in report["workers"]}
 
 
@@ -154,21 +174,26 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 @pytest.fixture(scope="module")
 def cluster(shell: Shell, model: Path) -> Iterator[Cluster]:
-    with_prometheus = ["--with-prometheus"] if PROMETHEUS else []
-    done = shell.run(*shell.up_arguments(model), "--detach", *with_prometheus)
-    assert done.returncode == 0, done.stderr
-    yield Cluster(shell, shell.store.read("default"))
+    """In the foreground of a terminal that the last of its tests ends with Ctrl-C."""
+    foreground = up_in_foreground(shell, model, "--name", "default", *(["--with-prometheus"] if PROMETHEUS else []))
+    said = read_until(foreground, "Ctrl-C ends it.")
+    assert "curl http://127.0.0.1:" in said, said
+    yield Cluster(shell, shell.store.read("default"), foreground)
     if shell.store.find("default") is not None:
         shell.run("down")
 
 
 def test_status_lists_workers_with_role_node_load_and_kv_use(cluster: Cluster) -> None:
-    report = cluster.until(all_ready({"prefill-0", "decode-0"}))
+    cluster.until(all_ready({"prefill-0", "decode-0"}))
+    done = cluster.shell.run("status", "--json")
+    assert done.returncode == 0, done.stderr
+    report: ClusterReport = json.loads(done.stdout)
     workers = {worker["name"]: worker for worker in report["workers"]}
     assert {name: worker["role"] for name, worker in workers.items()} == {"prefill-0": "prefill", "decode-0": "decode"}
     for worker in workers.values():
         assert worker["node"]
         assert worker["kv_usage"] == 0
+        assert worker["load"] is not None
         assert worker["load"]["blocks"] == 128
         assert worker["restarts"] == 0
         assert worker["address"].startswith("127.0.0.1:")
@@ -195,7 +220,7 @@ def test_a_killed_worker_is_replaced_and_nothing_else_restarts(cluster: Cluster,
     expected, _ = cluster.generate()
     restarts = {worker["name"]: worker["restarts"] for worker in before["workers"]}
     pid = next(worker["pid"] for worker in before["workers"] if worker["name"] == killed)
-    os.kill(pid, signal.SIGKILL)
+    kill(pid)
     after = cluster.until(
         lambda report: (
             all_ready({"prefill-0", "decode-0"})(report)
@@ -212,10 +237,33 @@ def test_a_killed_worker_is_replaced_and_nothing_else_restarts(cluster: Cluster,
     assert cluster.generate()[0] == expected
 
 
-def test_a_killed_controller_adopts_the_living_workers_and_remembers_the_size(cluster: Cluster) -> None:
+def test_scaling_up_gives_workers_that_serve_and_scaling_down_lets_them_finish_what_runs(cluster: Cluster) -> None:
+    done = cluster.shell.run("scale", "prefill=2", "decode=2")
+    assert done.returncode == 0, done.stderr
+    assert "decode: 1 → 2" in done.stdout
+    names = {"prefill-0", "prefill-1", "decode-0", "decode-1"}
+    pids = [worker["pid"] for worker in cluster.until(all_ready(names))["workers"] if worker["name"].endswith("-1")]
+    leaving = [reference(pid) for pid in pids if pid is not None]
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(cluster.generate, num_tokens=LONG) for _ in range(4)]
+        cluster.until(all_decode)
+        assert cluster.shell.run("scale", "prefill=1", "decode=1").returncode == 0
+        assert [future.result()[0] for future in running] == [expected_text(PROMPT, LONG)] * 4
+    log = cluster.shell.run("logs", "proxy", "-n", "100").stdout
+    ended = [line for line in log.splitlines() if ": ok priority=" in line]
+    assert len(ended) >= 4
+    assert all("attempts=1 " in line for line in ended[-4:])
+    assert set(cluster.workers()) == {"prefill-0", "decode-0"}
+    assert [process.wait(10) for process in leaving] == [True, True]
+    assert cluster.generate()[1] == "p2p"
+
+
+def test_a_killed_controller_adopts_the_living_and_drains_a_worker_whose_requests_go_on_elsewhere(
+    cluster: Cluster,
+) -> None:
     assert cluster.shell.run("scale", "decode=2").returncode == 0
     before = cluster.until(all_ready({"prefill-0", "decode-0", "decode-1"}))
-    os.kill(before["controller"]["pid"], signal.SIGKILL)
+    kill(before["controller"]["pid"])
     assert cluster.generate()[1] == "p2p"  # the proxy serves on, with the membership it has
     after = cluster.until(
         lambda report: (
@@ -226,49 +274,18 @@ def test_a_killed_controller_adopts_the_living_workers_and_remembers_the_size(cl
     assert incarnations(after) == incarnations(before)
     assert after["desired"]["decode"] == 2
     assert after["proxy"]["pid"] == before["proxy"]["pid"]
-    assert cluster.shell.run("scale", "decode=1").returncode == 0
-    assert set(cluster.workers()) == {"prefill-0", "decode-0"}
 
-
-def test_scaling_up_gives_a_worker_that_serves_and_scaling_down_takes_it_away(cluster: Cluster) -> None:
-    done = cluster.shell.run("scale", "prefill=2", "decode=2")
-    assert done.returncode == 0, done.stderr
-    assert "decode: 1 → 2" in done.stdout
-    names = {"prefill-0", "prefill-1", "decode-0", "decode-1"}
-    pids = [worker["pid"] for worker in cluster.until(all_ready(names))["workers"] if worker["name"].endswith("-1")]
-    leaving = [reference(pid) for pid in pids]
-    assert cluster.shell.run("scale", "prefill=1", "decode=1").returncode == 0
-    assert set(cluster.workers()) == {"prefill-0", "decode-0"}
-    assert [process.wait(10) for process in leaving] == [True, True]
-    assert cluster.generate()[1] == "p2p"
-
-
-def test_requests_that_run_on_a_worker_that_leaves_are_finished(cluster: Cluster) -> None:
-    assert cluster.shell.run("scale", "decode=2").returncode == 0
-    expected, _ = cluster.generate(num_tokens=500)
     with ThreadPoolExecutor(4) as threads:
-        running = [threads.submit(cluster.generate, num_tokens=500) for _ in range(4)]
-        cluster.until(lambda report: all(w["load"]["running"] for w in report["workers"] if w["role"] == "decode"))
-        assert cluster.shell.run("scale", "decode=1").returncode == 0
-        assert [future.result()[0] for future in running] == [expected] * 4
-    log = cluster.shell.run("logs", "proxy", "-n", "100").stdout
-    ended = [line for line in log.splitlines() if " ok path=" in line]
-    assert all("attempts=1 " in line for line in ended[-4:])
-
-
-def test_requests_that_outlast_a_drain_go_on_elsewhere(cluster: Cluster) -> None:
-    assert cluster.shell.run("scale", "decode=2").returncode == 0
-    expected, _ = cluster.generate(num_tokens=500)
-    with ThreadPoolExecutor(4) as threads:
-        running = [threads.submit(cluster.generate, num_tokens=500) for _ in range(4)]
-        cluster.until(lambda report: all(w["load"]["running"] for w in report["workers"] if w["role"] == "decode"))
+        running = [threads.submit(cluster.generate, num_tokens=LONG) for _ in range(4)]
+        cluster.until(all_decode)
         with grpc.insecure_channel(cluster.state.controller_address) as channel:
             control: Any = control_pb2_grpc.ControlStub(channel)
             request = control_pb2.DrainRequest(worker="decode-1", timeout_s=0.01)
             assert control.Drain(request, timeout=60).num_aborted > 0
-        assert [future.result()[0] for future in running] == [expected] * 4
+        assert [future.result()[0] for future in running] == [expected_text(PROMPT, LONG)] * 4
     cluster.until(all_ready({"prefill-0", "decode-0", "decode-2"}))
     assert cluster.shell.run("scale", "decode=1").returncode == 0
+    assert set(cluster.workers()) == {"prefill-0", "decode-0"}
 
 
 def test_the_last_worker_that_generates_cannot_be_scaled_away(cluster: Cluster) -> None:
@@ -292,7 +309,7 @@ def test_a_cluster_without_prefill_workers_still_answers(cluster: Cluster) -> No
 
 def test_a_killed_proxy_is_started_again(cluster: Cluster) -> None:
     before = cluster.report()["proxy"]
-    os.kill(before["pid"], signal.SIGKILL)
+    kill(before["pid"])
     after = cluster.until(lambda report: report["proxy"]["pid"] not in (None, before["pid"]))
     assert after["proxy"]["restarts"] == before["restarts"] + 1
     assert "SIGKILL" in after["proxy"]["last_error"]
@@ -300,8 +317,8 @@ def test_a_killed_proxy_is_started_again(cluster: Cluster) -> None:
 
 
 def test_the_proxy_dies_with_its_runner_and_both_come_back(cluster: Cluster) -> None:
-    proxy = reference(cluster.report()["proxy"]["pid"])
-    os.kill(_parent(proxy.pid), signal.SIGKILL)
+    proxy = reference(cluster.report()["proxy"]["pid"] or 0)
+    kill(_parent(proxy.pid))
     assert proxy.wait(10)
     cluster.until(lambda report: report["proxy"]["pid"] not in (None, proxy.pid))
     assert cluster.generate()[1] in ("p2p", "local")
@@ -355,12 +372,12 @@ def test_every_panel_of_the_dashboard_gets_data_from_a_real_prometheus(cluster: 
     assert empty == []
 
 
-def test_down_leaves_no_process_file_or_shared_memory(cluster: Cluster) -> None:
+def test_ctrl_c_ends_a_foreground_cluster_whole(cluster: Cluster) -> None:
     processes = marked(CLUSTER_VARIABLE, cluster.state.mark)
     assert len(processes) > 8
-    done = cluster.shell.run("down")
-    assert done.returncode == 0, done.stderr
-    assert_nothing_left(cluster.shell, cluster.state, processes)
+    cluster.foreground.send_signal(signal.SIGINT)
+    assert cluster.foreground.wait(60) == 0
+    assert_nothing_left(cluster.shell.store, cluster.state, processes)
 
 
 def test_down_without_a_cluster_says_so(shell: Shell) -> None:
@@ -387,51 +404,22 @@ def test_a_failed_launch_prints_the_worker_s_last_lines_and_leaves_nothing(shell
     assert _shared_memory() <= before
 
 
-def up_in_foreground(shell: Shell, model: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [PDSERVE, *shell.up_arguments(model), "--name", "foreground"],
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def test_ctrl_c_ends_a_foreground_cluster_whole(shell: Shell, model: Path) -> None:
-    process = up_in_foreground(shell, model)
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "Ctrl-C ends it" in line:
-            break
-    assert any("curl http://127.0.0.1:" in line for line in lines), "".join(lines)
-    state = shell.store.read("foreground")
-    processes = marked(CLUSTER_VARIABLE, state.mark)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) in (0, 130)  # 130: before it had settled down to wait
-    process.stdout.close()
-    assert_nothing_left(shell, state, processes)
-
-
 def test_a_second_ctrl_c_does_not_wait_for_what_runs(shell: Shell, tmp_path: Path) -> None:
-    slow = write_fake_model(tmp_path, FakeModel(seconds_per_step=0.2))
-    process = up_in_foreground(shell, slow)
-    assert process.stdout is not None
-    assert _read_until(process.stdout, "Ctrl-C ends it.")
+    slow = write_fake_model(tmp_path, FakeModel(seconds_per_step=0.05))
+    process = up_in_foreground(shell, slow, "--name", "foreground")
+    read_until(process, "Ctrl-C ends it.")
     state = shell.store.read("foreground")
     processes = marked(CLUSTER_VARIABLE, state.mark)
-    request = text_request("hello", max_tokens=500, temperature=0.0)
+    request = text_request("hello", max_tokens=1500, temperature=0.0)
     answer = iter(Generation(state.grpc_address, request, 60))
     next(answer)
     process.send_signal(signal.SIGINT)
-    assert _read_until(process.stdout, "ending: up to 30 s for what runs; Ctrl-C again ends it now")
+    read_until(process, "ending: up to 30 s for what runs; Ctrl-C again ends it now")
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
     assert time.monotonic() - started < 25  # and not the 30 s that the request would have had
-    process.stdout.close()
-    assert_nothing_left(shell, state, processes)
+    assert_nothing_left(shell.store, state, processes)
 
 
 def test_down_ends_what_a_killed_ray_head_left(shell: Shell, model: Path) -> None:
@@ -444,18 +432,35 @@ def test_down_ends_what_a_killed_ray_head_left(shell: Shell, model: Path) -> Non
     os.kill(state.head.pid, signal.SIGKILL)
     done = shell.run("down", "--name", "headless")
     assert done.returncode == 0, done.stderr
-    assert_nothing_left(shell, state, processes)
+    assert_nothing_left(shell.store, state, processes)
 
 
-def _read_until(lines: Iterable[str], words: str) -> bool:
-    return any(words in line for line in lines)
+def up_in_foreground(shell: Shell, model: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PDSERVE, *shell.up_arguments(model), *arguments],
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
-def assert_nothing_left(shell: Shell, state: ClusterState, processes: list[ProcessReference]) -> None:
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What it says up to the line with these words."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(f"{words!r} is not in what it said:\n{said}")
+
+
+def assert_nothing_left(store: StateStore, state: ClusterState, processes: list[ProcessReference]) -> None:
     assert [process.pid for process in processes if process.is_alive] == []
     assert marked(CLUSTER_VARIABLE, state.mark) == []
     assert not Path(state.folder).exists()
-    assert shell.store.find(state.name) is None
+    assert store.find(state.name) is None
     assert not [name for name in _shared_memory() if state.mark in name or "plasma" in name]
 
 

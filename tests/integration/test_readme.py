@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.cluster_state import CLUSTER_VARIABLE, StateStore
+from deploy.processes import marked
+from tests.integration.test_cluster import assert_nothing_left
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
@@ -51,17 +55,23 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"\d+", "N", text).split())
 
 
-def test_every_command_works_and_prints_what_the_readme_shows(tmp_path: Path) -> None:
+def test_every_command_works_and_prints_what_the_readme_shows_and_the_last_leaves_nothing(tmp_path: Path) -> None:
     blocks = fenced_blocks((ROOT / "README.md").read_text())
     assert [block.language for block in blocks].count("sh") >= 5
+    store = StateStore(tmp_path / "pdserve")
     output = ""
     try:
         for block in blocks:
             if block.language == "sh":
                 output = run("\n".join(block.lines), tmp_path)
+                if store.find("default") is not None:
+                    state = store.read("default")
+                    processes = marked(CLUSTER_VARIABLE, state.mark)
                 continue
             printed = plain(output)
             for line in block.lines:
                 assert plain(line) in printed, f"{line!r} is not in:\n{output}"
     finally:
         run("./deploy/stop.sh", tmp_path)
+    assert len(processes) > 8
+    assert_nothing_left(store, state, processes)
