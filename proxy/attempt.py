@@ -6,10 +6,13 @@ Only the lifecycle makes attempts, numbered in order; one that was left stays as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from proxy.event_buffer import Route
 from proxy.job import Job
+from proxy.kv_mode import KvMode
 from proxy.placement import Placement
+from proxy.transport_choice import Path
 from proxy.worker_link import Listener, WorkerLink
 from rpc import worker_pb2
 
@@ -25,24 +28,53 @@ class Attempt:
         self._placement = placement
 
     @property
+    def is_pooled(self) -> bool:
+        return bool(self._placement.nodes) and self._job.kv_mode is KvMode.POOLED
+
+    @property
     def route(self) -> Route:
         prefill, decode = self._placement.prefill, self._placement.decode
-        return Route("p2p" if prefill else "local", decode.worker, prefill.worker if prefill else None)
+        path = KvMode.POOLED if self.is_pooled else KvMode.P2P if prefill else KvMode.LOCAL
+        return Route(path, decode.worker if decode else None, prefill.worker if prefill else None)
+
+    @property
+    def path(self) -> Path | None:
+        """Of the prompt's KV; None when the decode worker computes the prompt."""
+        prefill, decode, transport = self._placement.prefill, self._placement.decode, self._placement.transport
+        if prefill is None or decode is None or transport is None:
+            return None
+        return Path(prefill.incarnation, decode.incarnation, transport)
 
     def start(self, accepted: Sequence[int], now: float, listener: Listener) -> None:
         """Tells the workers; `accepted`: the tokens of the completion that count already."""
         request = self._job.request(accepted, now)
-        prefill, decode = self._placement.prefill, self._placement.decode
-        start = worker_pb2.StartDecode(request=request, attempt=self.number, role_epoch=decode.role_epoch)
-        if prefill is not None:
-            ticket = self._job.ticket(self.number)
-            start.source.ticket.CopyFrom(ticket)
-            start.source.address = prefill.member.address
-            start.source.incarnation = prefill.incarnation
-            start.source.transport = self._placement.transport or ""
-            prefill.start(
-                worker_pb2.StartPrefill(request=request, ticket=ticket, role_epoch=prefill.role_epoch), listener
+        if self.prefill is not None:
+            start = worker_pb2.StartPrefill(
+                request=request, ticket=self._job.ticket(self.number), role_epoch=self.prefill.role_epoch
             )
+            if self.is_pooled:
+                start.pool.CopyFrom(self._job.pool_use(self._placement.nodes))
+            self.prefill.start(start, listener)
+        if self.decode is not None:
+            self._start_decode(self.decode, request, listener)
+
+    def go_on(self, placement: Placement, accepted: Sequence[int], now: float, listener: Listener) -> None:
+        """The prompt is in the pool, and here is who generates."""
+        assert placement.decode is not None
+        self._placement = replace(self._placement, decode=placement.decode, nodes=placement.nodes)
+        self.decode = placement.decode
+        self._start_decode(self.decode, self._job.request(accepted, now), listener)
+        self.decode.tally.prompt_computed(self._job.wire_id)
+
+    def _start_decode(self, decode: WorkerLink, request: worker_pb2.TokenRequest, listener: Listener) -> None:
+        start = worker_pb2.StartDecode(request=request, attempt=self.number, role_epoch=decode.role_epoch)
+        if self._placement.nodes:
+            start.pool.CopyFrom(self._job.pool_use(self._placement.nodes))
+        if self.prefill is not None:
+            start.source.ticket.CopyFrom(self._job.ticket(self.number))
+            start.source.address = self.prefill.member.address
+            start.source.incarnation = self.prefill.incarnation
+            start.source.transport = self._placement.transport or ""
         decode.start(start, listener)
 
     def runs_on(self, link: WorkerLink) -> bool:

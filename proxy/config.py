@@ -27,6 +27,7 @@ class ProxyConfig(BaseModel):
     dispatch_ahead: int = Field(2, ge=1)  # requests that may wait in one worker; batch ones do not count for others
     long_prompt_tokens: int = Field(2048, ge=1)  # a longer prompt is long
     max_long_prefills: int = Field(1, ge=1)  # long prompts that are sent to one worker and not computed yet
+    kv_mode: Literal["p2p", "pooled"] = "p2p"  # of requests that do not say (x-kv-mode); pooled needs pool nodes
     routing: Literal["round_robin", "least_loaded"] = "least_loaded"
     tool_call_format: Literal["auto", "hermes", "llama", "mistral"] = "auto"  # auto: by the model's chat template
     max_body_bytes: int = Field(8 << 20, ge=1024)

@@ -17,6 +17,7 @@ from proxy.model import ServedModel
 from proxy.service import GenerationService
 from proxy.worker_link import LinkTimes
 from proxy.worker_pool import WorkerPool
+from rpc import control_pb2
 
 DEFAULT_TIMES = LinkTimes()
 
@@ -35,8 +36,11 @@ class Core:
         self._dispatcher = Dispatcher(self.pool, config, self.metrics)
         self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
         self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics, self._grammars)
-        self._watch = MembershipWatch(controller, incarnation, lambda members: self.pool.update(members.members))
+        self._watch = MembershipWatch(controller, incarnation, self._update)
         self._watching: asyncio.Task[None] | None = None
+
+    def _update(self, members: control_pb2.Members) -> None:
+        self.pool.update(members.members, members.pool_nodes)
 
     def start(self) -> asyncio.Task[None]:
         """The task that must not end before `stop`."""

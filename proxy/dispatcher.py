@@ -11,15 +11,18 @@ from collections.abc import Sequence
 
 from proxy.config import ProxyConfig
 from proxy.job import Job
+from proxy.kv_mode import KvMode
 from proxy.metrics import ProxyMetrics
 from proxy.placement import Constraints, NotPlaced, Placement, Waiter
 from proxy.priority import BATCH
 from proxy.queue import RequestQueue
 from proxy.router import POLICIES, Cost, decode_cost, prefill_cost
+from proxy.transport_choice import choose_path, paths_between
 from proxy.worker_link import WorkerLink
 from proxy.worker_pool import WorkerPool
 
 NO_PREFILL_WORKER = "no_prefill_worker"
+ASKED = "asked"  # by x-kv-mode
 MAX_UNTRANSFERRED = 8  # computed prompts that one decode worker has not taken over: more means that it is full
 MAX_DEATHS = 2  # of workers that a request was at: one that kills workers must not walk on
 
@@ -120,7 +123,11 @@ class Dispatcher:
     def _placement(self, waiter: Waiter, *, gated: bool) -> Placement | None:
         """None: not now."""
         job, constraints = waiter.job, waiter.constraints
-        prefills = self._pool.prefill_links() if constraints.local_reason is None else []
+        local_reason = constraints.local_reason or (ASKED if job.kv_mode is KvMode.LOCAL else None)
+        prefills = self._pool.prefill_links() if local_reason is None and not constraints.prompt_in_pool else []
+        is_pooled = job.kv_mode is KvMode.POOLED
+        nodes = self._pool.ready_nodes() if is_pooled or job.writes_back else ()
+        is_pooled = is_pooled and bool(nodes)
         decodes = self._pool.decode_links()
         if constraints.decode in decodes:
             decodes = [constraints.decode]
@@ -128,16 +135,25 @@ class Dispatcher:
             decodes = [link for link in decodes if self._has_room(link, job, for_prompt=not prefills)]
         if not decodes:
             return None
-        decode = self._choose(decodes, constraints, decode_cost if prefills else prefill_cost)
-        pairs = [link for link in prefills if shared_transport(link, decode) is not None]
+        is_computed = bool(prefills) or constraints.prompt_in_pool
+        decode = self._choose(decodes, constraints, decode_cost if is_computed else prefill_cost)
+        if constraints.prompt_in_pool:
+            return self._decided(Placement(decode, None, None, None, nodes))
+        pairs = [link for link in prefills if is_pooled or paths_between(link.member, decode.member)]
         if not pairs:
-            return self._decided(Placement(decode, None, None, constraints.local_reason or NO_PREFILL_WORKER))
-        if gated:
+            return self._decided(Placement(decode, None, None, local_reason or NO_PREFILL_WORKER, nodes))
+        if constraints.prefill in pairs:
+            pairs = [constraints.prefill]
+        elif gated:
             pairs = [link for link in pairs if self._has_room(link, job, for_prompt=True)]
         if not pairs:
             return None
         prefill = self._choose(pairs, constraints, prefill_cost)
-        return self._decided(Placement(decode, prefill, shared_transport(prefill, decode), None))
+        if is_pooled:
+            return self._decided(Placement(None, prefill, None, None, nodes))
+        path = choose_path(prefill.member, decode.member, constraints.failed)
+        assert path is not None
+        return self._decided(Placement(decode, prefill, path.transport, None, nodes))
 
     def _has_room(self, link: WorkerLink, job: Job, *, for_prompt: bool) -> bool:
         tally, batch = link.tally, job.priority.is_batch
@@ -180,8 +196,3 @@ class Dispatcher:
             waiters.append(heads[0])
         for waiter in waiters:
             waiter.give_up(NotPlaced.NO_WORKER)
-
-
-def shared_transport(prefill: WorkerLink, decode: WorkerLink) -> str | None:
-    """The first of the prefill worker's transports that the decode worker has too."""
-    return next((name for name in prefill.member.transports if name in decode.member.transports), None)

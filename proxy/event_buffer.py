@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from proxy.errors import ApiError
+from proxy.kv_mode import KvMode
 from proxy.logprobs import TokenLogprobs
 
 
@@ -40,8 +41,8 @@ class Timings:
 class Route:
     """Who served a request."""
 
-    path: str  # p2p | local
-    decode_worker: str
+    path: KvMode
+    decode_worker: str | None  # None: not chosen yet
     prefill_worker: str | None
 
 

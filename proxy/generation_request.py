@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from proxy import prompt as prompts
 from proxy import sampling as samplings
 from proxy.job import Job
+from proxy.kv_mode import KvMode
 from proxy.model import ServedModel
 from proxy.priority import NORMAL, Priority
 from proxy.prompt import Prompt
@@ -26,6 +27,7 @@ def new_request_id() -> str:
 class Admission:
     at: float  # the loop's clock
     longest_s: float  # the most that a deadline may be away
+    kv_mode: KvMode = KvMode.P2P  # of a request that does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class GenerationRequest:
     priority: Priority = NORMAL
     cache_salt: str = ""
     visible_tokens: tuple[str, ...] = ()  # special tokens that are part of the text
+    kv_mode: KvMode | None = None  # None: the cluster's
+    writes_back: bool = False
 
     @property
     def num_choices(self) -> int:
@@ -83,6 +87,8 @@ class GenerationRequest:
             timeout_s=longest_s if self.timeout_s is None else min(self.timeout_s, longest_s),
             priority=self.priority,
             cache_salt=self.cache_salt,
+            kv_mode=self.kv_mode or admission.kv_mode,
+            writes_back=self.writes_back,
         )
 
     def _output(self, ids: Sequence[int], model: ServedModel) -> TextOutput:

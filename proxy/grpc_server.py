@@ -17,7 +17,14 @@ from proxy.event_buffer import Event, FinishedEvent, TokenEvent
 from proxy.generation import Generation
 from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.logprobs import TokenLogprobs
-from proxy.metadata import answer_metadata, read_cache_salt, read_priority, refuse_headers
+from proxy.metadata import (
+    answer_metadata,
+    read_cache_salt,
+    read_kv_mode,
+    read_priority,
+    read_write_back,
+    refuse_headers,
+)
 from proxy.observe_servicer import ObserveServicer
 from proxy.priority import NORMAL
 from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -120,12 +127,23 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             priority = read_priority(metadata)
             priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
             salt = read_cache_salt(metadata, request.cache_salt if request.HasField("cache_salt") else None)
+            mode, writes_back = read_kv_mode(metadata), read_write_back(metadata)
             prompt, sampling = _prompt(request), _sampling(request)
         except ApiError as error:
             self._service.count_refusal(request_id, error, priority)
             raise
         timeout_s = context.time_remaining()
-        return GenerationRequest(request.model, request_id, (prompt,), sampling, timeout_s, priority, salt)
+        return GenerationRequest(
+            request.model,
+            request_id,
+            (prompt,),
+            sampling,
+            timeout_s,
+            priority,
+            salt,
+            kv_mode=mode,
+            writes_back=writes_back,
+        )
 
     def _started(self, generation: Generation) -> inference_pb2.GenerateResponse:
         started = inference_pb2.Started(
@@ -208,7 +226,7 @@ def _response(event: Event, tokenizer: Tokenizer) -> inference_pb2.GenerateRespo
                 ),
                 path=route.path,
                 prefill_worker=route.prefill_worker or "",
-                decode_worker=route.decode_worker,
+                decode_worker=route.decode_worker or "",
                 choice=event.choice,
             )
             return inference_pb2.GenerateResponse(finished=finished)

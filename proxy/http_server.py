@@ -19,7 +19,7 @@ from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode
 from proxy.generation_request import GenerationRequest, new_request_id
 from proxy.http_generation import HttpGeneration, error_response
-from proxy.metadata import read_cache_salt, read_priority, refuse_headers
+from proxy.metadata import read_cache_salt, read_kv_mode, read_priority, read_write_back, refuse_headers
 from proxy.openai_answer import Answer
 from proxy.openai_api import ChatBody, CompletionBody, parse
 from proxy.priority import NORMAL
@@ -32,6 +32,7 @@ ROLE_NAMES = {
     worker_pb2.ROLE_PREFILL: "prefill",
     worker_pb2.ROLE_DECODE: "decode",
     worker_pb2.ROLE_MIXED: "mixed",
+    worker_pb2.ROLE_POOL: "pool",
 }
 
 
@@ -92,9 +93,9 @@ class HttpFront:
         return Response(self._service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def targets(self, request: Request) -> Response:
-        """For Prometheus's http_sd_configs: this proxy, at the address that was asked, and the workers."""
+        """For Prometheus's http_sd_configs: this proxy, at the address that was asked, workers and pool nodes."""
         targets = [self._target(request.headers.get("host", ""), "proxy", "proxy")]
-        for member in self._pool.members:
+        for member in (*self._pool.members, *self._pool.pool_nodes):
             if member.metrics_address:
                 role = ROLE_NAMES.get(member.role, "unknown")
                 targets.append(self._target(member.metrics_address, role, member.worker))
@@ -133,6 +134,8 @@ class HttpFront:
             body.sampling(),
             priority=read_priority(request.headers, body.priority),
             cache_salt=read_cache_salt(request.headers, body.cache_salt),
+            kv_mode=read_kv_mode(request.headers),
+            writes_back=read_write_back(request.headers),
         )
         return generation if tool_calling is None else tool_calling.hold(generation, self._service.model)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from proxy.kv_mode import KvMode
 from proxy.priority import NORMAL, Priority
 from rpc import worker_pb2
 
@@ -20,6 +21,8 @@ class Job:
     timeout_s: float  # from `admitted_at` to the deadline
     priority: Priority = NORMAL
     cache_salt: str = ""  # requests with different ones share no cached prefix
+    kv_mode: KvMode = KvMode.P2P
+    writes_back: bool = False  # the KV of prompt and completion goes to the pool at the end
     choice: int = 0  # of the answer, counted from 0
     is_first_of_prompt: bool = True  # other choices of the same prompt do not count it again
 
@@ -38,6 +41,9 @@ class Job:
             priority=self.priority.rank,
             cache_salt=self.cache_salt,
         )
+
+    def pool_use(self, nodes: Sequence[worker_pb2.PoolMember]) -> worker_pb2.PoolUse:
+        return worker_pb2.PoolUse(members=nodes, reads=self.kv_mode is KvMode.POOLED, writes_back=self.writes_back)
 
     def ticket(self, attempt: int) -> worker_pb2.Ticket:
         return worker_pb2.Ticket(session=self.session, attempt=attempt)

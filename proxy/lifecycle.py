@@ -23,10 +23,12 @@ from proxy.placement import Constraints, NotPlaced, Placement, Waiter
 from proxy.progress import Progress
 from proxy.retry_budget import BudgetSpent, RetryBudget
 from proxy.text_output import Piece, TextOutput
+from proxy.transport_choice import choose_path
 from proxy.worker_link import LinkEvent, LinkLost, WorkerLink
 from rpc import worker_pb2
 
 DECODE_WORKER_IS_FULL = ("reserve_timeout", "staging_timeout")  # reasons of a hand-off that another P would not help
+TRANSPORT_FAILED = ("transfer_failed", "transfer_timeout", "handshake_timeout")  # another transport might do
 logger = logging.getLogger(__name__)
 
 
@@ -133,15 +135,32 @@ class Lifecycle:
             case worker_pb2.PrefillProgress():
                 if self.phase is Phase.PREFILLING:
                     self.phase = Phase.TRANSFERRING
-                    attempt.prompt_computed()
+                    self._take_prompt(attempt, event)
                 self._dispatcher.pump()
             case worker_pb2.HandoffFailed():
                 is_full = event.reason in DECODE_WORKER_IS_FULL
+                if event.reason in TRANSPORT_FAILED:
+                    self._budget.path_failed(attempt.path)
                 self._handoff_failed(attempt, "transfer", f"{event.reason}: {event.detail}", decode_is_full=is_full)
             case worker_pb2.RequestFailed():
                 self._take_refusal(attempt, link, event)
             case LinkLost():
                 self._take_loss(attempt, link, event)
+
+    def _take_prompt(self, attempt: Attempt, prefilled: worker_pb2.PrefillProgress) -> None:
+        """It is computed. When it is in the pool, its prefill worker may go, and any decode worker may go on."""
+        if not attempt.is_pooled:
+            attempt.prompt_computed()
+            return
+        self.progress.prefilled(prefilled)
+        attempt.leave_prefill(aborts=False, still_queued=True)
+        self._waiter = Waiter(self.job, self._budget.decode_constraints(), self._go_on, self._not_placed)
+        self._dispatcher.resubmit(self._waiter)
+
+    def _go_on(self, placement: Placement) -> None:
+        self._waiter = None
+        assert self._attempt is not None
+        self._attempt.go_on(placement, self.progress.accepted, self._loop.time(), self._listen)
 
     def _take_tokens(self, attempt: Attempt, link: WorkerLink, tokens: worker_pb2.RequestTokens) -> None:
         if tokens.index < len(self.progress.accepted) or link is not attempt.decode:
@@ -209,21 +228,33 @@ class Lifecycle:
     def _handoff_failed(
         self, attempt: Attempt, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False
     ) -> None:
-        """The prompt's KV did not come: another prefill worker, or after some of them the decode worker itself."""
+        """The prompt's KV did not come: another path, another prefill worker, or at last the decode worker itself."""
         self._budget.handoff_failed(for_good=for_good)
+        if self._has_other_path(attempt):
+            self._retry(stage, reason, keep=attempt.decode, keep_prefill=attempt.prefill)
+            return
         self._budget.avoid(attempt.decode if decode_is_full else attempt.prefill)
         self._retry(stage, reason, keep=None if decode_is_full else attempt.decode)
+
+    def _has_other_path(self, attempt: Attempt) -> bool:
+        """Whether this attempt's path failed, and its workers have another one."""
+        failed, prefill, decode = self._budget.failed_paths, attempt.prefill, attempt.decode
+        if prefill is None or decode is None or attempt.path not in failed:
+            return False
+        return choose_path(prefill.member, decode.member, failed) not in failed
 
     def _decode_failed(self, attempt: Attempt, reason: str) -> None:
         """Another decode worker, or the same name's next incarnation, goes on after the last accepted token."""
         self._budget.avoid(attempt.decode)
         self._retry("decode", reason, keep=None)
 
-    def _retry(self, stage: str, reason: str, *, keep: WorkerLink | None) -> None:
+    def _retry(
+        self, stage: str, reason: str, *, keep: WorkerLink | None, keep_prefill: WorkerLink | None = None
+    ) -> None:
         logger.info("request %s: attempt %d failed in %s: %s", self.job.request_id, self.num_attempts, stage, reason)
         self._leave_workers()
         try:
-            constraints = self._budget.next_constraints(keep)
+            constraints = self._budget.next_constraints(keep, keep_prefill)
         except BudgetSpent as spent:
             code = ErrorCode.ABORTED if self.progress.accepted else ErrorCode.UNAVAILABLE
             self._give_up(code, f"{spent}; the last failure, in {stage}: {reason}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from proxy.errors import ApiError, ErrorCode, invalid
+from proxy.kv_mode import KvMode
 from proxy.lifecycle import Lifecycle
 from proxy.priority import BATCH, INTERACTIVE, LABELS, MAX_LEVEL, Priority
 from proxy.unsupported import shortened
@@ -15,8 +16,6 @@ MAX_SALT_LENGTH = 256  # characters
 
 # Those that this server does not follow, and the values that ask for nothing.
 UNSUPPORTED_HEADERS: dict[str, tuple[str, ...]] = {
-    "x-kv-mode": ("p2p",),
-    "x-kv-write-back": (),
     "x-slo-tpot-ms": (),
     "x-slo-ttft-ms": (),
 }
@@ -53,6 +52,22 @@ def read_cache_salt(headers: Mapping[str, str], salt: str | None = None) -> str:
     return f"{tenant or ''} {salt or ''}" if tenant or salt else ""  # no tenant has a space: no two pairs are the same
 
 
+def read_kv_mode(headers: Mapping[str, str]) -> KvMode | None:
+    """None: the cluster's. Raises ApiError."""
+    mode = headers.get("x-kv-mode")
+    if mode is not None and mode not in tuple(KvMode):
+        raise invalid("x-kv-mode", f"must be {', '.join(KvMode)}, not {shortened(mode)!r}")
+    return None if mode is None else KvMode(mode)
+
+
+def read_write_back(headers: Mapping[str, str]) -> bool:
+    """Raises ApiError."""
+    value = headers.get("x-kv-write-back", "false")
+    if value not in ("true", "false"):
+        raise invalid("x-kv-write-back", f"must be true or false, not {shortened(value)!r}")
+    return value == "true"
+
+
 def answer_metadata(lifecycle: Lifecycle) -> dict[str, str]:
     """True from the first token on."""
     route = lifecycle.route
@@ -61,7 +76,9 @@ def answer_metadata(lifecycle: Lifecycle) -> dict[str, str]:
         "x-cached-tokens": str(lifecycle.progress.usage.cached_tokens),
     }
     if route is not None:
-        metadata |= {"x-path": route.path, "x-decode-worker": route.decode_worker}
+        metadata["x-path"] = route.path
+        if route.decode_worker is not None:
+            metadata["x-decode-worker"] = route.decode_worker
         if route.prefill_worker is not None:
             metadata["x-prefill-worker"] = route.prefill_worker
     return metadata

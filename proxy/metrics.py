@@ -79,7 +79,7 @@ class ProxyMetrics:
         """Series that exist from the start: a rate of something that never happened is 0, not missing."""
         for stage in ("prefill", "transfer", "decode"):
             self.retries.labels(stage)
-        for reason in ("no_prefill_worker", "handoff_failed"):
+        for reason in ("no_prefill_worker", "handoff_failed", "asked"):
             self.local_prefill.labels(reason)
         for reason in ("queue_full", "no_worker"):
             self.rejected.labels(reason)

@@ -10,17 +10,23 @@ from dataclasses import dataclass
 from enum import Enum
 
 from proxy.job import Job
+from proxy.transport_choice import Path
 from proxy.worker_link import WorkerLink
+from rpc import worker_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request runs next. Without `prefill` the decode worker computes the prompt, for `local_reason`."""
+    """Where a request runs next.
 
-    decode: WorkerLink
+    Without `prefill` the decode worker computes the prompt, for `local_reason`, or finds it in the pool.
+    """
+
+    decode: WorkerLink | None  # None: chosen when the prompt is in the pool
     prefill: WorkerLink | None
     transport: str | None
     local_reason: str | None
+    nodes: tuple[worker_pb2.PoolMember, ...] = ()  # of the pool, for a request that reads it or writes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +34,12 @@ class Constraints:
     """What a request asks of its next placement."""
 
     decode: WorkerLink | None = None  # stay here while it is usable
+    prefill: WorkerLink | None = None  # likewise
+    failed: frozenset[Path] = frozenset()  # taken only when the pair has no other
     avoid: frozenset[str] = frozenset()  # incarnations; taken only when there is no other
     lost: frozenset[str] = frozenset()  # incarnations whose link broke while the request was there
     local_reason: str | None = None  # not None: without a prefill worker
+    prompt_in_pool: bool = False  # a prefill worker has put it there: only a decode worker is missing
 
 
 class NotPlaced(Enum):

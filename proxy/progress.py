@@ -36,6 +36,10 @@ class Progress:
         self.queue_s = now - self._job.admitted_at
         self._metrics.queue_time.labels(self._job.priority.label).observe(self.queue_s)
 
+    def prefilled(self, prefill: worker_pb2.PrefillProgress) -> None:
+        """The prompt is in the pool: what the prefill worker had to compute for that was not cached."""
+        self._cached_tokens = min(self._cached_tokens, prefill.cached_tokens)
+
     def decoding(self, origin: worker_pb2.Origin) -> None:
         """An attempt speaks, and says how it came to the prompt's KV."""
         self._cached_tokens = min(self._cached_tokens, origin.cached_tokens + origin.prefill_cached_tokens)

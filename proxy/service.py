@@ -19,6 +19,7 @@ from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.generation import Generation
 from proxy.generation_request import Admission, GenerationRequest
 from proxy.grammar_compiler import GrammarCompiler
+from proxy.kv_mode import KvMode
 from proxy.lifecycle import Lifecycle
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
@@ -129,10 +130,12 @@ class GenerationService:
         self._tokenizing.shutdown(wait=False, cancel_futures=True)
 
     async def _admit(self, request: GenerationRequest) -> Generation:
-        admission = Admission(asyncio.get_running_loop().time(), self._config.request_timeout_s)
+        default_mode = KvMode(self._config.kv_mode)
+        admission = Admission(asyncio.get_running_loop().time(), self._config.request_timeout_s, default_mode)
         self.check_model(request.model)
         request.check(self.model.vocab_size, self.max_model_len)
         self._check_open()
+        self._check_pool(request)
         request_id = request.request_id
         self._take_id(request_id)
         try:
@@ -159,6 +162,16 @@ class GenerationService:
             raise ApiError(ErrorCode.UNAVAILABLE, "the server shuts down", reason="shutting_down")
         if not self._dispatcher.has_decode:
             raise ApiError(ErrorCode.UNAVAILABLE, "no decode worker is ready", reason="no_worker", retry_after_s=1)
+
+    def _check_pool(self, request: GenerationRequest) -> None:
+        """A cluster that is pooled by default serves without its pool; who asks for the pool must not be misled."""
+        if self._pool.pool_nodes:
+            return
+        fix = "this cluster has no pool nodes; set kv_pool.nodes in its configuration"
+        if request.kv_mode is KvMode.POOLED:
+            raise invalid("x-kv-mode", f"cannot be pooled: {fix}, or leave it out")
+        if request.writes_back:
+            raise invalid("x-kv-write-back", f"cannot be true: {fix}, or leave it out")
 
     def _take_id(self, request_id: str) -> None:
         if not REQUEST_ID.fullmatch(request_id):

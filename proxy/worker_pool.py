@@ -25,6 +25,7 @@ class WorkerPool:
 
     def __init__(self, proxy_incarnation: str, times: LinkTimes, grace_s: float = GRACE_S) -> None:
         self.members: tuple[control_pb2.Member, ...] = ()
+        self.pool_nodes: tuple[control_pb2.Member, ...] = ()  # of the KV pool; no links go there
         self._proxy_incarnation = proxy_incarnation
         self._times = times
         self._grace_s = grace_s
@@ -43,6 +44,14 @@ class WorkerPool:
     def decode_links(self) -> list[WorkerLink]:
         """Of the decode and mixed workers that take new requests."""
         return [link for link in self._links.values() if link.service is DECODE and link.is_usable]
+
+    def ready_nodes(self) -> tuple[worker_pb2.PoolMember, ...]:
+        """The KV pool's, as workers are told."""
+        return tuple(
+            worker_pb2.PoolMember(name=node.worker, incarnation=node.incarnation, address=node.address)
+            for node in self.pool_nodes
+            if node.state == control_pb2.WORKER_READY
+        )
 
     @property
     def max_model_len(self) -> int | None:
@@ -65,9 +74,9 @@ class WorkerPool:
         """Whether it is a member and its link is down: it died, or only the link did."""
         return self.is_member(incarnation) and not self._links[incarnation].is_up
 
-    def update(self, members: Iterable[control_pb2.Member]) -> None:
+    def update(self, members: Iterable[control_pb2.Member], pool_nodes: Iterable[control_pb2.Member] = ()) -> None:
         """Follows a new membership."""
-        self.members = tuple(members)
+        self.members, self.pool_nodes = tuple(members), tuple(pool_nodes)
         living = {m.incarnation: m for m in self.members if m.state in STATES_WITH_A_LINK and m.role in SERVICES}
         names = {member.worker for member in self.members}
         for incarnation, member in living.items():

@@ -20,6 +20,7 @@ from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.event_buffer import FinishedEvent
 from proxy.generation_request import GenerationRequest, new_request_id
+from proxy.kv_mode import KvMode
 from proxy.lifecycle import Lifecycle
 from proxy.model import ServedModel
 from proxy.openai_api import ChatBody, CompletionBody, parse
@@ -28,7 +29,7 @@ from proxy.prompt import Prompt, TextPrompt
 from proxy.sampling import Sampling
 from proxy.server import Addresses, ProxyServer
 from proxy.worker_link import LinkTimes
-from rpc import worker_pb2
+from rpc import control_pb2, worker_pb2
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker
 
 EOS = 256
@@ -74,6 +75,7 @@ class Cluster:
     def __init__(self, model: ServedModel, config: ProxyConfig, times: LinkTimes) -> None:
         self.controller = FakeController()
         self.workers: list[FakeWorker] = []
+        self.pool_nodes: list[control_pb2.Member] = []
         self._model, self._config, self._times = model, config, times
         self.proxy: Core
         self.server: ProxyServer | None = None  # with its fronts only where a test asks for them
@@ -118,7 +120,22 @@ class Cluster:
 
     def publish(self) -> None:
         """Tells the proxy the workers as they are now."""
-        self.controller.publish(self.workers)
+        self.controller.publish(self.workers, self.pool_nodes)
+
+    async def start_pool(self, *names: str) -> None:
+        """From now on the membership has these pool nodes, and no others."""
+        self.pool_nodes = [
+            control_pb2.Member(
+                worker=name,
+                incarnation=f"{name}-1",
+                role=worker_pb2.ROLE_POOL,
+                state=control_pb2.WORKER_READY,
+                address=f"{name}:1",
+            )
+            for name in names
+        ]
+        self.publish()
+        await self.until(lambda: len(self.proxy.pool.pool_nodes) == len(names))
 
     async def submit(self, prompt: str | Prompt = "hi", **options: object) -> Lifecycle:
         """A request with one choice."""
@@ -143,6 +160,8 @@ class Cluster:
         request_id: str = "",
         timeout_s: float | None = None,
         priority: Priority = NORMAL,
+        kv_mode: KvMode | None = None,
+        writes_back: bool = False,
         **sampling: object,
     ) -> GenerationRequest:
         given = TextPrompt(prompt) if isinstance(prompt, str) else prompt
@@ -153,6 +172,8 @@ class Cluster:
             sampling=Sampling(**sampling),  # type: ignore[arg-type]
             timeout_s=timeout_s,
             priority=priority,
+            kv_mode=kv_mode,
+            writes_back=writes_back,
         )
 
     def metric(self, name: str, **labels: str) -> float:

@@ -211,6 +211,7 @@ class FakeController(control_pb2_grpc.MembershipServicer):
         self.address = ""
         self.num_watches = 0
         self._members: list[control_pb2.Member] = []
+        self._pool_nodes: list[control_pb2.Member] = []
         self._version = 0
         self._watchers: set[asyncio.Queue[None]] = set()
         self._server: grpc.aio.Server | None = None
@@ -226,8 +227,9 @@ class FakeController(control_pb2_grpc.MembershipServicer):
             await self._server.stop(None)
             self._server = None
 
-    def publish(self, workers: Sequence[FakeWorker]) -> None:
+    def publish(self, workers: Sequence[FakeWorker], pool_nodes: Sequence[control_pb2.Member] = ()) -> None:
         self._members = [worker.member for worker in workers]
+        self._pool_nodes = list(pool_nodes)
         self._version += 1
         for watcher in self._watchers:
             watcher.put_nowait(None)
@@ -240,7 +242,7 @@ class FakeController(control_pb2_grpc.MembershipServicer):
         self._watchers.add(watcher)
         try:
             while True:
-                yield control_pb2.Members(version=self._version, members=self._members)
+                yield control_pb2.Members(version=self._version, members=self._members, pool_nodes=self._pool_nodes)
                 await watcher.get()
         finally:
             self._watchers.discard(watcher)

@@ -9,8 +9,9 @@ import pytest
 
 from proxy.errors import ApiError, ErrorCode
 from proxy.event_buffer import Event, EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
+from proxy.kv_mode import KvMode
 
-FINISHED = FinishedEvent("stop", Usage(1, 1, 0), Timings(0, 0, 0), Route("local", "d", None))
+FINISHED = FinishedEvent("stop", Usage(1, 1, 0), Timings(0, 0, 0), Route(KvMode.LOCAL, "d", None))
 
 
 def token(index: int, num_ids: int = 1) -> TokenEvent:

@@ -214,7 +214,7 @@ async def test_every_error_has_the_same_form_and_the_next_request_works(
     assert (await http.post("/v1/completions", json={"prompt": "x"})).json()["choices"][0]["text"] == "ok"
 
 
-@pytest.mark.parametrize("header", ["x-kv-mode", "x-slo-ttft-ms"])
+@pytest.mark.parametrize("header", ["x-kv-mode", "x-kv-write-back", "x-slo-ttft-ms"])
 async def test_a_header_that_is_not_followed_is_refused(http: httpx.AsyncClient, header: str) -> None:
     response = await http.post("/v1/completions", json={"prompt": "x"}, headers={header: "something"})
     assert (response.status_code, response.json()["error"]["param"]) == (400, header)

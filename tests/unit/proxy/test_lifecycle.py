@@ -6,6 +6,7 @@ import pytest
 
 from proxy.errors import ApiError, ErrorCode
 from proxy.event_buffer import Route, TokenEvent, Usage
+from proxy.kv_mode import KvMode
 from proxy.lifecycle import Phase
 from proxy.prompt import ChatMessage, ChatPrompt, TokenPrompt
 from rpc import control_pb2, worker_pb2
@@ -29,7 +30,7 @@ async def test_both_workers_are_told_at_once_and_the_tokens_stream(cluster: Clus
 
     cluster.decode.say(decode, b"he", received_tokens=2)
     assert await anext(request.events) == TokenEvent(0, tuple(b"he"), "he")
-    assert request.route == Route("p2p", "decode-0", "prefill-0")
+    assert request.route == Route(KvMode.P2P, "decode-0", "prefill-0")
     cluster.decode.say(decode, b"llo", index=2, finish="length")
     text, finished = await collect(request)
     assert (text, finished.reason) == ("llo", "length")
@@ -172,7 +173,7 @@ async def test_without_a_prefill_worker_the_decode_worker_computes_the_prompt(ma
     assert not start.HasField("source")
     cluster.decode.say(start, b"x", finish="length", computed_tokens=2)
     _, finished = await collect(request)
-    assert finished.route == Route("local", "decode-0", None)
+    assert finished.route == Route(KvMode.LOCAL, "decode-0", None)
     assert cluster.metric("pdserve_local_prefill_total", reason="no_prefill_worker") == 1
 
 

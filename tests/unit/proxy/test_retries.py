@@ -311,3 +311,23 @@ async def test_a_worker_that_failed_inside_is_replaced(make_cluster: MakeCluster
     first.failed(start, worker_pb2.FAILURE_INTERNAL)
     second, _ = await started(cluster, "decode")
     assert second.name == other(first.name)
+
+
+async def test_a_transport_that_failed_gives_way_to_the_pairs_next_one_before_the_pair_is_given_up(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = await make_cluster(prefill=2)
+    for worker in (cluster.decode, cluster.worker("prefill-0"), cluster.worker("prefill-1")):
+        worker.transports = ["nccl", "nixl"]
+    cluster.publish()
+    await cluster.until(lambda: all(list(m.transports) == ["nccl", "nixl"] for m in cluster.proxy.pool.members))
+    await cluster.submit()
+    paths = []
+    for _ in range(2):
+        start = await cluster.decode.next_start()
+        paths.append((start.source.incarnation, start.source.transport))
+        cluster.decode.handoff_failed(start)
+    assert not (await cluster.decode.next_start()).HasField("source")
+    (first, tried), (second, then) = paths
+    assert (tried, then) == ("nccl", "nixl")
+    assert first == second
