@@ -240,4 +240,4 @@ async def unless(lost: asyncio.Future[HandoffError], work: Coroutine[Any, Any, T
     finally:
         if not task.done():
             task.cancel()
-            await asyncio.wait([task])
+            await asyncio.gather(task, return_exceptions=True)  # it may fail while it ends

@@ -1,22 +1,51 @@
-"""A TCP relay between two ends of a link, which a test can cut and mend."""
+"""A TCP relay between two ends of a link, which a test can cut and mend, and which may forget idle connections."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Connection:
+    """Forgotten once nothing has passed for `idle_s`: then both ends think it lives, and nothing arrives any more."""
+
+    idle_s: float | None
+    used_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    forgotten: bool = False
+
+    def passes(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self.idle_s is not None and now - self.used_at > self.idle_s:
+            self.forgotten = True
+        self.used_at = now
+        return not self.forgotten
 
 
 class Relay:
     """Maintains every connection through it. While it is cut, new ones are refused and old ones are gone."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, idle_s: float | None = None) -> None:
         self._target = (host, port)
+        self._idle_s = idle_s
+        self._connections: list[Connection] = []  # all that there ever were
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
 
+    @property
+    def num_connections(self) -> int:
+        """That there ever were."""
+        return len(self._connections)
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def forget_all(self) -> None:
+        """The connections that there are, as if they had been idle for too long."""
+        for connection in self._connections:
+            connection.forgotten = True
 
     async def cut(self) -> None:
         if self._server is not None:
@@ -31,18 +60,21 @@ class Relay:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(*self._target)
         self._writers |= {writer, far_writer}
+        connection = Connection(self._idle_s)
+        self._connections.append(connection)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, far_writer))
-                group.create_task(self._pump(far_reader, writer))
+                group.create_task(self._pump(connection, reader, far_writer))
+                group.create_task(self._pump(connection, far_reader, writer))
         finally:
             self._writers -= {writer, far_writer}
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
+                if connection.passes():
+                    writer.write(data)
+                    await writer.drain()
         except OSError:
             pass
         finally:

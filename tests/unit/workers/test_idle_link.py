@@ -1,0 +1,88 @@
+"""A link that nobody uses for long, behind something that forgets idle connections without a word: it stays usable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cluster.worker import SERVER_OPTIONS
+from decode_worker.grpc_peer import CHANNEL_OPTIONS, GrpcPeer
+from kv_transfer.local_peer import LocalPeer
+from kv_transfer.metrics import TransferMetrics
+from prefill_worker.peer_service import PeerService
+from rpc import peer_pb2_grpc
+from tests.relay import Relay
+from tests.unit.workers.pair import LABELS, Pair
+
+KEEPALIVE_MS = 200
+QUICKER = {
+    "grpc.keepalive_time_ms": KEEPALIVE_MS,
+    "grpc.keepalive_timeout_ms": KEEPALIVE_MS,
+    "grpc.http2.ping_timeout_ms": KEEPALIVE_MS,
+    "grpc.http2.min_ping_interval_without_data_ms": KEEPALIVE_MS // 4,
+}
+
+
+def quicker(options: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The same, in a time that a test can wait for."""
+    return [(name, QUICKER.get(name, value)) for name, value in options]
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with Pair() as pair:
+        yield pair
+
+
+@pytest.fixture
+async def port(pair: Pair) -> AsyncIterator[int]:
+    """Of a server that takes the pings that a worker's takes."""
+    server = grpc.aio.server(options=quicker(SERVER_OPTIONS))
+    peer = LocalPeer(pair.p.info, pair.p.leases, pair.p.engine)
+    service = PeerService(peer, pair.p.engine.engine.cache.layout, TransferMetrics(CollectorRegistry(), LABELS))
+    peer_pb2_grpc.add_PeerServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield port
+    await server.stop(0)
+
+
+async def handshake_s(pair: Pair, peer: GrpcPeer) -> float:
+    started_at = asyncio.get_running_loop().time()
+    async with asyncio.timeout(5):
+        await peer.handshake(pair.d.info, pair.p.info.incarnation)
+    return asyncio.get_running_loop().time() - started_at
+
+
+@pytest.fixture
+async def relay(port: int) -> AsyncIterator[Relay]:
+    relay = Relay("127.0.0.1", port, idle_s=0.6)
+    await relay.start()
+    yield relay
+    await relay.cut()
+
+
+@pytest.fixture
+async def peer(relay: Relay) -> AsyncIterator[GrpcPeer]:
+    peer = GrpcPeer(f"127.0.0.1:{relay.port}", quicker(CHANNEL_OPTIONS))
+    yield peer
+    await peer.disconnect()
+
+
+async def test_an_idle_connection_is_kept_alive(pair: Pair, relay: Relay, peer: GrpcPeer) -> None:
+    await handshake_s(pair, peer)
+    await asyncio.sleep(1.5)
+    assert await handshake_s(pair, peer) < 1
+    assert relay.num_connections == 1
+
+
+async def test_a_forgotten_one_is_replaced_before_it_is_needed(pair: Pair, relay: Relay, peer: GrpcPeer) -> None:
+    await handshake_s(pair, peer)
+    relay.forget_all()
+    await asyncio.sleep(1.5)
+    assert await handshake_s(pair, peer) < 1
+    assert relay.num_connections == 2
