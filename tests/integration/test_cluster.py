@@ -261,8 +261,8 @@ def test_scaling_up_gives_workers_that_serve_and_scaling_down_lets_them_finish_w
 def test_a_killed_controller_adopts_the_living_and_drains_a_worker_whose_requests_go_on_elsewhere(
     cluster: Cluster,
 ) -> None:
-    assert cluster.shell.run("scale", "decode=2").returncode == 0
-    before = cluster.until(all_ready({"prefill-0", "decode-0", "decode-1"}))
+    assert cluster.shell.run("scale", "decode=2", "pool=1").returncode == 0
+    before = cluster.until(all_ready({"prefill-0", "decode-0", "decode-1", "pool-0"}))
     kill(before["controller"]["pid"])
     assert cluster.generate()[1] == "p2p"  # the proxy serves on, with the membership it has
     after = cluster.until(
@@ -272,7 +272,7 @@ def test_a_killed_controller_adopts_the_living_and_drains_a_worker_whose_request
         )
     )
     assert incarnations(after) == incarnations(before)
-    assert after["desired"]["decode"] == 2
+    assert (after["desired"]["decode"], after["desired"]["pool"]) == (2, 1)
     assert after["proxy"]["pid"] == before["proxy"]["pid"]
 
     with ThreadPoolExecutor(4) as threads:
@@ -283,8 +283,23 @@ def test_a_killed_controller_adopts_the_living_and_drains_a_worker_whose_request
             request = control_pb2.DrainRequest(worker="decode-1", timeout_s=0.01)
             assert control.Drain(request, timeout=60).num_aborted > 0
         assert [future.result()[0] for future in running] == [expected_text(PROMPT, LONG)] * 4
-    cluster.until(all_ready({"prefill-0", "decode-0", "decode-2"}))
+    cluster.until(all_ready({"prefill-0", "decode-0", "decode-2", "pool-0"}))
     assert cluster.shell.run("scale", "decode=1").returncode == 0
+    assert set(cluster.workers()) == {"prefill-0", "decode-0", "pool-0"}
+
+
+def test_a_killed_pool_node_is_replaced_and_scaled_away_like_a_worker(cluster: Cluster) -> None:
+    killed = cluster.workers()["pool-0"]
+    kill(killed["pid"])
+    after = cluster.until(
+        lambda report: (
+            all_ready({"prefill-0", "decode-0", "pool-0"})(report)
+            and incarnations(report)["pool-0"] != killed["incarnation"]
+        )
+    )
+    pool = next(worker for worker in after["workers"] if worker["role"] == "pool")
+    assert (pool["restarts"], pool["kv_usage"]) == (1, 0)
+    assert cluster.shell.run("scale", "pool=0").returncode == 0
     assert set(cluster.workers()) == {"prefill-0", "decode-0"}
 
 
