@@ -51,7 +51,7 @@ class PoolWriter:
         self._address = address
 
     def offer(self, keys: Sequence[bytes], members: Sequence[PoolMember]) -> asyncio.Task[None]:
-        """Offers those of the keys that the prefix cache has; done when all nodes have answered, or their time is up."""
+        """Offers those of the keys that the prefix cache has; done when all nodes have answered, or time is up."""
         return self._start(self._offer(keys, members))
 
     def write_back(self, request: Request, members: Sequence[PoolMember]) -> asyncio.Task[None]:
