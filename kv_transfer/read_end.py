@@ -92,14 +92,15 @@ class ReadEnd:
         self._thread = threading.Thread(target=self._main, name=f"{kind.name}-reader", daemon=True)
         self._thread.start()
 
-    def read(self, read: Read) -> None:
+    def read(self, read: Read) -> bool:
+        """False when it has ended and takes no more."""
         with self._changed:
-            if self._ended is None:
-                self._waiting.append(read)
-                self._ask()
-                self._changed.notify()
-                return
-        read.future.set_exception(TransferFailed(self._ended))
+            if self._ended is not None:
+                return False
+            self._waiting.append(read)
+            self._ask()
+            self._changed.notify()
+            return True
 
     def close(self) -> None:
         """It takes no more reads, and ends after those that it has."""
@@ -155,13 +156,15 @@ class ReadEnd:
         return self._kind.meet(self._name, rendezvous, End.READER, max(0.001, deadline - time.monotonic()))
 
     def _next(self) -> Asked | None:
-        """What is to be received next; None at the end."""
+        """What is to be received next; None at the end, which is also when nobody reads for `idle_peer_s`."""
         with self._changed:
             self._ask()
             while not self._asked:
                 if self._is_closing:
                     return None
-                self._changed.wait()
+                if not self._changed.wait(self._config.idle_peer_s) and not self._asked:
+                    self._ended = f"nothing was read from {self._peer} for {self._config.idle_peer_s:g} s"
+                    return None
             return self._asked[0]
 
     def _ask(self) -> None:

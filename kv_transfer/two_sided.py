@@ -87,17 +87,9 @@ class TwoSidedTransport:
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         try:
-            with self._lock:
-                self._check_open()
-                source = self._sources.get(peer)
-                if source is None:
-                    raise TransferFailed(f"{peer} is not connected")
-                _check_read(peer, source.metadata, blocks, slot, part)
-                end = self._read_end(peer, source)
+            self._start(peer, Read(tuple(blocks), part, slot, order, future))
         except TransferFailed as error:
             future.set_exception(error)
-        else:
-            end.read(Read(tuple(blocks), part, slot, order, future))
         return future
 
     def forget(self, peer: str) -> None:
@@ -153,6 +145,20 @@ class TwoSidedTransport:
         for end in ends:
             end.join(max(0.0, deadline - time.monotonic()))
 
+    def _start(self, peer: str, read: Read) -> None:
+        for _ in range(2):  # an end that takes no more is replaced
+            with self._lock:
+                self._check_open()
+                source = self._sources.get(peer)
+                if source is None:
+                    raise TransferFailed(f"{peer} is not connected")
+                _check_read(peer, source.metadata, read)
+                end = self._read_end(peer, source)
+            if end.read(read):
+                return
+            self._replace(peer, end)
+        raise TransferFailed(f"{peer} cannot be met")
+
     def _source(self, peer: str, metadata: bytes, signalling: Signalling | None) -> Source:
         try:
             theirs = SourceMetadata.model_validate_json(metadata)
@@ -198,16 +204,18 @@ class TwoSidedTransport:
             raise TransferFailed("the transport is closed")
 
 
-def _check_read(peer: str, source: SourceMetadata, blocks: Sequence[int], slot: Slot, part: BlockPart) -> None:
-    wrong = [block for block in blocks if not 0 <= block < source.num_blocks]
+def _check_read(peer: str, source: SourceMetadata, read: Read) -> None:
+    wrong = [block for block in read.blocks if not 0 <= block < source.num_blocks]
+    if not read.blocks:
+        raise TransferFailed("a read of no blocks")
     if wrong:
         raise TransferFailed(f"{peer} has no blocks {wrong}")
     try:
-        num_bytes = len(blocks) * part.num_bytes(source.block_bytes)
+        num_bytes = len(read.blocks) * read.part.num_bytes(source.block_bytes)
     except ValueError as error:
         raise TransferFailed(str(error)) from None
-    if num_bytes > len(slot.memory):
-        raise TransferFailed(f"{num_bytes} bytes do not fit into a slot of {len(slot.memory)}")
+    if num_bytes > len(read.slot.memory):
+        raise TransferFailed(f"{num_bytes} bytes do not fit into a slot of {len(read.slot.memory)}")
 
 
 def _pass_on(ready: Future[None], connected: Future[None]) -> None:

@@ -40,6 +40,11 @@ class End:
     def connect(self, source: End) -> Future[None]:
         return self.transport.connect(source.incarnation, source.transport.metadata(), source.signalling)
 
+    def settle(self) -> None:
+        """What was written to its memory so far is there for every stream."""
+        if self.cache.tensor.is_cuda:
+            torch.cuda.synchronize(self.cache.tensor.device)
+
     def slot(self, index: int = 0) -> Slot:
         return Slot(index, self.ring.memory[index])
 
@@ -69,6 +74,7 @@ class TransportContract:
     @pytest.fixture
     def connected(self, source: End, reader: End) -> End:
         source.transport.keep_awake(True)
+        source.settle()
         reader.connect(source).result(WAIT_S)
         return reader
 
@@ -106,6 +112,7 @@ class TransportContract:
 
     def test_a_read_touches_nothing_else(self, source: End, connected: End) -> None:
         connected.ring.memory.fill_(77)
+        connected.settle()
         cache = connected.cache.tensor.clone()
         connected.transport.read(source.incarnation, [5], connected.slot(1)).result(WAIT_S)
         assert bool((connected.ring.memory[0] == 77).all())
@@ -115,6 +122,7 @@ class TransportContract:
     def test_a_read_sees_what_the_source_holds_when_it_runs(self, source: End, connected: End) -> None:
         connected.transport.read(source.incarnation, [3], connected.slot()).result(WAIT_S)
         source.cache.as_bytes()[3] = 99
+        source.settle()
         connected.transport.read(source.incarnation, [3], connected.slot()).result(WAIT_S)
         assert bool((connected.slot().memory[: LAYOUT.block_bytes] == 99).all())
 
@@ -175,6 +183,8 @@ def check_part_arrives(source: End, reader: End, blocks: list[int], part: BlockP
     rows = source.cache.as_bytes()
     rows[:] = torch.randint(256, rows.shape, dtype=torch.uint8)
     reader.ring.memory.fill_(77)
+    source.settle()
+    reader.settle()
     slot, wanted = reader.slot(1), part.within(LAYOUT.block_bytes)
     reader.transport.read(source.incarnation, blocks, slot, part=part).result(WAIT_S)
     num_bytes = len(blocks) * len(wanted)

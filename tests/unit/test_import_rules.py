@@ -28,6 +28,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "ray": ("cluster", "deploy"),
     "torch": ("engine", "kv_transfer"),
     "nixl_cu12": ("kv_transfer",),
+    "cupy": ("kv_transfer",),
     "fastapi": ("proxy",),
     "llguidance": ("engine", "proxy"),
 }

@@ -162,6 +162,16 @@ class TestAReader:
         with pytest.raises(TransferFailed, match=message):
             reader.transport.connect("P", metadata, source.signalling).result(WAIT_S)
 
+    def test_lets_go_of_a_communicator_that_it_did_not_use_for_long_and_meets_again(
+        self, source: End, new_end: NewEnd, network: PipeNetwork
+    ) -> None:
+        reader = new_end("D", TransferConfig(idle_peer_s=0.02))
+        reader.connect(source).result(WAIT_S)
+        (pipe,) = network.pipes.values()
+        assert pipe.aborted.wait(WAIT_S)
+        assert read(reader, source, [3]) == [4]
+        assert len(network.pipes) == 2
+
     def test_reads_what_it_has_asked_for_before_it_forgets(
         self, source: End, new_end: NewEnd, network: PipeNetwork
     ) -> None:
