@@ -22,11 +22,13 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from kv_transfer.block_part import WHOLE, BlockPart
+from kv_transfer.block_runs import runs_of
 from kv_transfer.staging import pieces_in_row
 from kv_transfer.transport import TransferFailed
 
 K = TypeVar("K")
 BACKEND = "UCX"
+RUN_BYTES = 2 * 1024 * 1024  # longer runs of neighbouring blocks move no faster
 MAX_PREPARED = 16  # descriptor lists kept for one peer, or for the staging memory
 ERRORS: tuple[type[Exception], ...] = (
     _bindings.nixlBackendError,
@@ -77,13 +79,27 @@ class Pieces(BaseModel):
             device_id=max(0, rows.get_device()),
         )
 
+    @property
+    def num_pieces(self) -> int:
+        return self.rows * self.per_row
+
+    def offset(self, piece: int) -> int:
+        row, i = divmod(piece, self.per_row)
+        return row * self.row_bytes + i * self.piece_bytes
+
     def descriptors(self, part: BlockPart = WHOLE) -> list[tuple[int, int, int]]:
         """(address, bytes, device) of that part of each, row by row."""
         wanted = part.within(self.piece_bytes)
+        start = self.address + wanted.start
+        return [(start + self.offset(piece), len(wanted), self.device_id) for piece in range(self.num_pieces)]
+
+    def runs(self, num_sizes: int) -> list[tuple[int, int, int]]:
+        """The same of all runs that `block_runs` knows. One that would leave the memory is cut short, for nobody."""
+        end = self.address + self.rows * self.row_bytes
         return [
-            (self.address + row * self.row_bytes + i * self.piece_bytes + wanted.start, len(wanted), self.device_id)
-            for row in range(self.rows)
-            for i in range(self.per_row)
+            (start, min(self.piece_bytes << size, end - start), self.device_id)
+            for size in range(num_sizes)
+            for start in (self.address + self.offset(piece) for piece in range(self.num_pieces))
         ]
 
 
@@ -125,7 +141,7 @@ class RemoteBlocks:
 
     @property
     def num_blocks(self) -> int:
-        return self.pieces.rows * self.pieces.per_row
+        return self.pieces.num_pieces
 
 
 class NixlAgent:
@@ -188,22 +204,29 @@ class NixlAgent:
         per_slot = pieces_in_row(self._staging.shape[1], piece_bytes)
         if len(blocks) > per_slot:
             raise TransferFailed(f"{len(blocks)} blocks of {piece_bytes} bytes are too many for one slot")
-        pieces = list(range(slot * per_slot, slot * per_slot + len(blocks)))
+        runs = list(runs_of(blocks, _num_sizes(piece_bytes) if part == WHOLE else 1))
+        num_pieces = per_slot * len(self._staging)
+        places = [run.size * num_pieces + slot * per_slot + run.place for run in runs]
+        sources = [run.size * source.num_blocks + run.block for run in runs]
         with _errors(f"prepare a read from {source.peer}"):
             return self._agent.make_prepped_xfer(
-                "READ", self._prepare_slots(piece_bytes), pieces, self._prepare_source(source, part), list(blocks)
+                "READ", self._prepare_slots(piece_bytes), places, self._prepare_source(source, part), sources
             )
 
     def _prepare_source(self, source: RemoteBlocks, part: BlockPart) -> Any:
+        pieces = source.pieces
+
         def prepare() -> Any:
-            return self._agent.prep_xfer_dlist(source.peer, source.pieces.descriptors(part), source.pieces.memory)
+            whole = part == WHOLE  # parts of neighbouring blocks are no neighbours
+            descriptors = pieces.runs(_num_sizes(pieces.piece_bytes)) if whole else pieces.descriptors(part)
+            return self._agent.prep_xfer_dlist(source.peer, descriptors, pieces.memory)
 
         return source.prepared.get(part, prepare)
 
     def _prepare_slots(self, piece_bytes: int) -> Any:
         def prepare() -> Any:
             pieces = Pieces.of(self._staging, piece_bytes)
-            return self._agent.prep_xfer_dlist("", pieces.descriptors(), pieces.memory)
+            return self._agent.prep_xfer_dlist("", pieces.runs(_num_sizes(piece_bytes)), pieces.memory)
 
         return self._slots.get(piece_bytes, prepare)
 
@@ -231,6 +254,11 @@ class NixlAgent:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._agent))
         for tensor in self._tensors:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+
+
+def _num_sizes(piece_bytes: int) -> int:
+    """Of runs of such pieces."""
+    return max(1, (RUN_BYTES // piece_bytes).bit_length())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from kv_transfer.completion import when_ended
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import FailureReason, HandoffError
 
-MAX_BLOCKS_PER_READ = 1024  # each is a descriptor, which transports prepare for every place in every slot
+MAX_BLOCKS_PER_READ = 256  # each is a descriptor, which transports prepare for every place in every slot
 
 
 @dataclass(frozen=True, slots=True)

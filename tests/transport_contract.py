@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.kv_cache import KVCache, KVLayout
-from kv_transfer.block_part import BlockPart, head_parts, layer_part
+from kv_transfer.block_part import WHOLE, BlockPart, head_parts, layer_part
 from kv_transfer.config import TransferConfig
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import TransferFailed, Transport
@@ -109,6 +109,10 @@ class TransportContract:
         too_many = list(range(connected.ring.blocks_per_slot + 1))
         with pytest.raises(TransferFailed, match="slot"):
             connected.transport.read(source.incarnation, too_many, connected.slot(0)).result(WAIT_S)
+
+    @pytest.mark.parametrize("blocks", [[12, 13, 14, 15], [0, 1, 2], [7, 3, 4], [1, 0]], ids=str)
+    def test_neighbouring_blocks_arrive_as_any_others(self, source: End, connected: End, blocks: list[int]) -> None:
+        check_part_arrives(source, connected, blocks, WHOLE)
 
     def test_a_read_touches_nothing_else(self, source: End, connected: End) -> None:
         connected.ring.memory.fill_(77)
