@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import grpc
 import pytest
@@ -16,6 +18,8 @@ from kv_transfer.messages import BlockRef, FailureReason, HandoffError, PeerInfo
 from kv_transfer.peer import PeerUnavailable
 from rpc import peer_pb2, pool_pb2, pool_pb2_grpc, worker_pb2
 from tests.unit.kv_transfer.pool_rig import PoolRig, compatibility, key, reader
+
+DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "overview.json"
 
 
 class Served:
@@ -144,4 +148,13 @@ async def test_the_metrics_say_what_the_node_keeps_and_found() -> None:
     assert samples["pdserve_pool_hits_total", None] == 1
     assert samples["pdserve_pool_misses_total", None] == 1
     assert samples["pdserve_pool_evictions_total", None] == 1
+    await rig.stop()
+
+
+async def test_every_pool_metric_on_the_dashboard_is_one_of_the_node_s() -> None:
+    rig = PoolRig()
+    samples = [sample for family in PoolMetrics(rig.node, rig.ring, {}).collect() for sample in family.samples]
+    asked = set(re.findall(r"pdserve_pool_\w+", DASHBOARD.read_text()))
+    assert asked
+    assert asked <= {sample.name for sample in samples}
     await rig.stop()
