@@ -34,6 +34,7 @@ REPEATS = 7
 LATENCIES = 30
 IDLE_S = 10.0
 MEMCPY = "memcpy"
+KERNEL = "process_vm_readv"  # what NIXL has over shared memory, as no pages are shared
 # name: (the transport, its configuration)
 PATHS: Mapping[str, tuple[str, TransferConfig]] = {
     "nixl, shared memory": ("nixl", TransferConfig()),
@@ -46,7 +47,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Series:
-    """Repeats of one amount of KV over one path, in seconds; what a memcpy has, it has in `read_s`."""
+    """Repeats of one amount of KV over one path, in seconds; of memcpy and the kernel's copy only `read_s`."""
 
     num_bytes: int
     read_s: list[float] = field(default_factory=list)  # into staging
@@ -129,7 +130,7 @@ class Rig:
         for path, (transport, config) in PATHS.items():
             self._connect(path, model, engine, config, transport)
         block_bytes = shape.layout(BLOCK_SIZE).block_bytes
-        found = {n: {path: Series(n * block_bytes) for path in (*PATHS, MEMCPY)} for n in counts}
+        found = {n: {path: Series(n * block_bytes) for path in (*PATHS, KERNEL, MEMCPY)} for n in counts}
         for n in counts:
             for path in PATHS:
                 self._pull(path, n, True)  # warm
@@ -187,6 +188,8 @@ class Rig:
             series[path].read_s.append(self._pull(path, num_blocks, False))
             series[path].total_s.append(self._pull(path, num_blocks, True))
             series[MEMCPY].read_s.append(self.reader.call("on", path, "copy", num_blocks))
+        memory = self.source.call("on", path, "memory")
+        series[KERNEL].read_s.append(self.reader.call("on", path, "read_memory", *memory, num_blocks))
 
     def _pull(self, path: str, num_blocks: int, copies: bool) -> float:
         """Seconds; the source takes part meanwhile, as it does while a lease is open."""

@@ -82,7 +82,7 @@ def bandwidth(title: str, first: str, table: Mapping[str, Mapping[str, Series]])
         for path, series in by_path.items():
             read = gb_per_s(series, series.read_s)
             row = [label, path, f"{read:.2f}", f"{read / memcpy:.0%}"]
-            if path == MEMCPY:
+            if not series.total_s:
                 row += ["", "", ""]
             else:
                 total = gb_per_s(series, series.total_s)
@@ -140,7 +140,8 @@ def _draw_one(axes: Any, table: Mapping[str, Mapping[str, Series]]) -> None:
         middle = [gb_per_s(s, s.read_s) for s in series]
         low = [y - s.num_bytes / max(s.read_s) / GB for y, s in zip(middle, series, strict=True)]
         high = [s.num_bytes / min(s.read_s) / GB - y for y, s in zip(middle, series, strict=True)]
-        style = {"color": "0.4", "linestyle": "--"} if path == MEMCPY else {"marker": "o"}
+        is_baseline = not series[0].total_s
+        style = {"color": "0.4", "linestyle": "--" if path == MEMCPY else ":"} if is_baseline else {"marker": "o"}
         axes.errorbar(list(table), middle, yerr=[low, high], capsize=3, label=path, **style)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)

@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from bench.process_memory import read_memory
 from decode_worker.grpc_peer import GrpcPeer
 from engine.build import build_engine
 from engine.config import EngineConfig
@@ -167,6 +168,18 @@ class KVWorker:
         for done in range(0, num_blocks, half):
             n = min(half, num_blocks - done)
             rows[half : half + n].copy_(rows[:n])
+        return time.perf_counter() - started_at
+
+    def memory(self) -> tuple[int, int]:
+        """(process, address) of the blocks."""
+        return os.getpid(), self._engine.cache.as_bytes().data_ptr()
+
+    def read_memory(self, pid: int, address: int, num_blocks: int) -> float:
+        """Seconds that the kernel takes to copy that many blocks from there into one slot, slot by slot. OSError."""
+        slot_bytes, num_bytes = self._ring.memory.shape[1], num_blocks * self._ring.block_bytes
+        started_at = time.perf_counter()
+        for done in range(0, num_bytes, slot_bytes):
+            read_memory(pid, address + done, self._ring.memory.data_ptr(), min(slot_bytes, num_bytes - done))
         return time.perf_counter() - started_at
 
     async def prefill(self, prompt: Sequence[int], session: bytes) -> PrefillTimes:
