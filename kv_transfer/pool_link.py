@@ -90,18 +90,20 @@ class PoolLink:
             return self._transport
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T:
-        """The answer to a call that may take long.
+        """The answer to a call that may take long, as long as the node answers others in `pool_lookup_timeout_s`.
 
         Raises one of NODE_FAILED, also as soon as another call shows that the node does not answer.
         """
         task = asyncio.get_running_loop().create_task(call)
         self._asking.add(task)
         try:
-            return await task
-        except asyncio.CancelledError:
-            if task.cancelled() and self._fault is not None:
-                raise PeerUnavailable(f"{self.member.incarnation} is avoided: {self._fault}") from None
-            raise
+            while not task.done():
+                await asyncio.wait([task], timeout=self._config.pool_lookup_timeout_s)
+                if not task.done():
+                    await self._check_lives()
+            if task.cancelled():
+                raise PeerUnavailable(f"{self.member.incarnation} is avoided: {self._fault}")
+            return task.result()
         finally:
             task.cancel()
             self._asking.discard(task)
@@ -167,6 +169,10 @@ class PoolLink:
             self._fault = None
         finally:
             self._probing = False
+
+    async def _check_lives(self) -> None:
+        async with asyncio.timeout(self._config.pool_lookup_timeout_s):
+            await self.node.lookup(new_ticket(), [])
 
     async def _close_read(self, ticket: Ticket) -> None:
         try:

@@ -154,7 +154,8 @@ class PoolReader:
         refs, keys = [share.refs[place] for place in places], [plan.keys[place] for place in places]
         num_bytes = len(refs) * self._ring.block_bytes
         async with asyncio.timeout(max(self._config.pool_read_timeout_s, num_bytes / self._config.min_bytes_per_s)):
-            await self._read(share, request, Destination(plan.blocks, plan.destination(places), plan.order), refs)
+            destination = Destination(plan.blocks, plan.destination(places), plan.order)
+            await share.link.ask(self._read(share, request, destination, refs))
         async with asyncio.timeout(self._config.pool_lookup_timeout_s):
             valid = await share.link.node.commit(share.ticket, keys, refs)
         share.leased = False

@@ -144,7 +144,10 @@ def test_a_node_that_stops_while_it_is_read_and_offered_to_slows_others_once(clu
         while (started_at := time.monotonic()) < until:
             ask(
                 cluster,
-                [*prompt_of(4 * BLOCK, seed=300 + generator.randrange(4)), *prompt_of(BLOCK, generator.random())],
+                [
+                    *prompt_of(4 * BLOCK, seed=300 + generator.randrange(4)),
+                    *prompt_of(BLOCK, generator.randrange(1 << 30)),
+                ],
             )
             times.append((started_at, time.monotonic() - started_at))
 
