@@ -190,8 +190,8 @@ class PoolRig:
         return self.workers[address.removesuffix(":1")]
 
 
-def open_disk(folder: Path, max_blocks: int) -> DiskTier:
-    return DiskTier(folder / "pool-0", max_blocks * (LAYOUT.block_bytes + DIGEST_BYTES), LAYOUT.block_bytes)
+def open_disk(folder: Path, max_blocks: int, kind: type[DiskTier] = DiskTier) -> DiskTier:
+    return kind(folder / "pool-0", max_blocks * (LAYOUT.block_bytes + DIGEST_BYTES), LAYOUT.block_bytes)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -205,6 +205,8 @@ def _nothing() -> None:
     """One turn."""
 
 
-def unresolved() -> Future[bytes | None]:
-    """What a disk that hangs answers."""
-    return Future()
+class HangingDisk(DiskTier):
+    """A disk that takes what is written and never gives it back."""
+
+    def read(self, key: bytes) -> Future[bytes | None]:
+        return Future()

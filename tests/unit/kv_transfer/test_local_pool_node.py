@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo
-from kv_transfer.pool_disk import DiskTier
 from tests.unit.kv_transfer.pair import transfer_config
 from tests.unit.kv_transfer.pool_rig import (
+    HangingDisk,
     OfferingSide,
     PoolRig,
     compatibility,
     key,
     open_disk,
     reader,
-    unresolved,
     until,
 )
 
@@ -249,15 +248,12 @@ async def test_what_leaves_memory_comes_back_from_the_disk(new_rig: RigFactory, 
     await rig.check_nothing_is_held()
 
 
-async def test_a_disk_that_hangs_is_a_miss_in_time(
-    new_rig: RigFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = open_disk(tmp_path, max_blocks=8)
+async def test_a_disk_that_hangs_is_a_miss_in_time(new_rig: RigFactory, tmp_path: Path) -> None:
+    disk = open_disk(tmp_path, 8, HangingDisk)
     rig = new_rig(num_slots=1, disk=disk, disk_timeout_s=0.02)
     worker = rig.worker()
     await rig.fill(worker, 1)
     await rig.fill(worker, 2)
-    await until(lambda: disk.has(key(1)))
-    monkeypatch.setattr(DiskTier, "read", lambda self, key: unresolved())
+    assert disk.has(key(1))
     assert await rig.read(1, 2) == [None, 2]
     assert await rig.fill(worker, 3) == [True]

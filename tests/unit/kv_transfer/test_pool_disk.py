@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,15 +116,15 @@ def test_a_new_start_finds_nothing_of_the_last(new_disk: DiskFactory) -> None:
     assert read(again, 1) is None
 
 
-def test_a_disk_that_is_too_far_behind_is_asked_no_more(new_disk: DiskFactory) -> None:
+def test_a_disk_that_is_too_far_behind_is_asked_no_more(new_disk: DiskFactory, tmp_path: Path) -> None:
     disk = new_disk(max_files=2 * MAX_PENDING)
-    may_go_on = threading.Event()
-    disk._thread.submit(may_go_on.wait, WAIT_S)  # as a write that takes long
+    slow = file_of(disk, tmp_path, 0).with_suffix(".part")
+    os.mkfifo(slow)  # a write that takes until somebody reads
     pending = [disk.write(key(n), payload(n)) for n in range(MAX_PENDING)]
     assert disk.is_behind
     assert disk.write(key(99), payload(99)).result(0) is False
     assert disk.read(key(0)).result(0) is None
-    may_go_on.set()
+    assert len(slow.read_bytes()) == FILE_BYTES
     assert all(write.result(WAIT_S) for write in pending)
 
 
