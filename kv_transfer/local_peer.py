@@ -53,6 +53,10 @@ class LocalPeer:
         if len(leases.layer_ends) > 1:
             engine.watch_layers(leases.layer_ends, lambda works, n: leases.layers_written(works, n, clock()))
 
+    @property
+    def transport_names(self) -> frozenset[str]:
+        return frozenset(transport.name for transport in self._info.transports)
+
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
         if incarnation != self._info.incarnation:
             detail = f"this is {self._info.incarnation}, not {incarnation}"

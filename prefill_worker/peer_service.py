@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import asdict
 from typing import Any
@@ -33,15 +34,17 @@ from kv_transfer.transport import TransferFailed
 from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
+NUM_COUNTED = 1000  # the last sessions; D asks again within seconds or not at all
 
 
 class PeerService(peer_pb2_grpc.PeerServicer):
-    """Translates; maintains nothing."""
+    """Translates, and counts what was called valid, each session once."""
 
     def __init__(self, peer: LocalPeer, layout: KVLayout, metrics: TransferMetrics) -> None:
         self._peer = peer
         self._layout = layout
         self._metrics = metrics
+        self._counted: deque[Ticket] = deque(maxlen=NUM_COUNTED)
 
     async def Handshake(  # noqa: N802  gRPC's names, here and below
         self, request: peer_pb2.HandshakeRequest, context: Context
@@ -78,8 +81,10 @@ class PeerService(peer_pb2_grpc.PeerServicer):
         ticket = await _ticket(request.ticket, context)
         blocks = [BlockRef(ref.block, ref.generation) for ref in request.blocks]
         verdict = await self._peer.commit(ticket, blocks, request.transport)
-        if verdict is Verdict.VALID:
-            self._metrics.sent(request.transport, len(blocks) * self._layout.block_bytes)
+        if verdict is Verdict.VALID and ticket not in self._counted:  # else its first answer was lost
+            self._counted.append(ticket)
+            transport = request.transport if request.transport in self._peer.transport_names else "unknown"
+            self._metrics.sent(transport, len(blocks) * self._layout.block_bytes)
         return peer_pb2.CommitResponse(valid=verdict is Verdict.VALID)
 
     async def Close(self, request: peer_pb2.CloseRequest, context: Context) -> peer_pb2.CloseResponse:  # noqa: N802
