@@ -59,6 +59,14 @@ class DeployConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _pooled_with_a_pool(self) -> DeployConfig:
+        if self.proxy.kv_mode == "pooled" and not self.cluster.kv_pool.nodes:
+            raise ValueError(
+                "proxy.kv_mode is pooled and cluster.kv_pool.nodes is 0: set nodes to 1 or more, or kv_mode to p2p"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _closed_unless_told(self) -> DeployConfig:
         if self.cluster.host in WILDCARDS:
             raise ValueError(
