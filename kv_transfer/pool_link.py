@@ -61,7 +61,7 @@ class PoolLink:
         self._me = me
         self._transports = transports  # by name, the preferred one first
         self._config = config
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[Transport] | None = None
         self._transport: Transport | None = None
         self._fault: str | None = None  # why it is avoided
         self._refused = False  # for good: the two could never share KV
@@ -72,22 +72,23 @@ class PoolLink:
 
     def is_usable(self) -> bool:
         """False for a node that failed; when its time is up it is asked in the background whether it is back."""
-        if self._fault is not None and not (self._refused or self._probing):
-            loop = asyncio.get_running_loop()
-            if loop.time() >= self._retry_at:
-                self._probing = True
-                self._in_background(self._probe())
+        if self._fault is not None and not self._refused and asyncio.get_running_loop().time() >= self._retry_at:
+            self._start_probe()
         return self._fault is None
 
+    def start_connecting(self) -> asyncio.Task[Transport]:
+        """In the background; again only after a failure that is known."""
+        is_over = self._connecting is not None and self._connecting.done() and self._fault is not None
+        if self._connecting is None or (is_over and self._transport is None):
+            self._connecting = asyncio.get_running_loop().create_task(self._introduce())
+            self._connecting.add_done_callback(self._after_connecting)
+        return self._connecting
+
     async def connect(self) -> Transport:
-        """The transport to read with. Raises one of NODE_FAILED; the deadline is the caller's."""
-        async with self._connecting:
-            if self._transport is None:
-                theirs = await self.node.handshake(self._me, self.member.incarnation)
-                transport, metadata = self._choose(theirs)
-                await asyncio.wrap_future(transport.connect(self.member.incarnation, metadata))
-                self._transport = transport
+        """The transport to read with. Raises one of NODE_FAILED; when who waits gives up, the connecting goes on."""
+        if self._transport is not None:
             return self._transport
+        return await asyncio.shield(self.start_connecting())
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """The answer to a call that may take long, as long as the node answers others in `pool_lookup_timeout_s`.
@@ -118,6 +119,8 @@ class PoolLink:
         self._fault = reason
         self._refused = kind is FailureReason.INCOMPATIBLE
         self._retry_at = asyncio.get_running_loop().time() + self._config.pool_avoid_s
+        if self._connecting is not None and not self._connecting.done() and not self._refused:
+            self._start_probe()  # it may only be slow to connect
         if kind is FailureReason.TRANSFER_FAILED:
             self._disconnect()
         for task in self._asking:
@@ -129,10 +132,11 @@ class PoolLink:
 
     async def close(self) -> None:
         """Lets go of the node, at once. Nobody may be reading from it."""
-        for task in self._tasks:
+        tasks: set[asyncio.Task[Any]] = {*self._tasks, *([self._connecting] if self._connecting else [])}
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         self._disconnect()
         await self.node.disconnect()
 
@@ -155,6 +159,24 @@ class PoolLink:
         if self._transport is not None:
             self._transport.forget(self.member.incarnation)
             self._transport = None
+
+    async def _introduce(self) -> Transport:
+        async with asyncio.timeout(self._config.handshake_timeout_s):
+            theirs = await self.node.handshake(self._me, self.member.incarnation)
+            transport, metadata = self._choose(theirs)
+            await asyncio.wrap_future(transport.connect(self.member.incarnation, metadata))
+        self._transport = transport
+        return transport
+
+    def _after_connecting(self, connecting: asyncio.Task[Transport]) -> None:
+        """Whether anybody waits for it or not."""
+        if not connecting.cancelled() and (error := connecting.exception()) is not None:
+            self.failed(error)
+
+    def _start_probe(self) -> None:
+        if not self._probing:
+            self._probing = True
+            self._in_background(self._probe())
 
     async def _probe(self) -> None:
         """A handshake, where there is none yet, and an empty lookup."""

@@ -42,6 +42,8 @@ class PoolNodes:
         """For each node that answers and keeps any of the keys: its link, and the places of its keys, in order."""
         if set(members) != set(self._ring.members):
             self._ring = PoolRing(members)
+            for member in members:
+                self._link(member).start_connecting()  # so that nobody's lookup waits for that later
         links = [(self._link(member), places) for member, places in self._ring.spread(keys).items()]
         self._forget_idle()
         return [(link, places) for link, places in links if link.is_usable()]

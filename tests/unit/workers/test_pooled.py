@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -110,15 +111,27 @@ async def test_a_prompt_that_moved_brings_its_tokens_along(pair: Pair) -> None:
     assert pair.to_d.tokens("r")[0].index == 4
 
 
-async def test_with_write_back_the_next_turn_hits_what_was_generated(pair: Pair) -> None:
+@pytest.mark.parametrize("reads", [True, False])
+async def test_with_write_back_the_next_turn_hits_what_was_generated(pair: Pair, reads: bool) -> None:
+    """Also after a prompt that did not come from the pool."""
     end = pair.start_node()
     prompt = prompt_of(10)
-    await answer(pair, prompt, 15, writes_back=True)
+    await answer(pair, prompt, 15, reads=reads, writes_back=True)
     turn = [*prompt, *FakeRunner.expected(prompt, 15), *prompt_of(5, seed=2)]
     await wait(lambda: end.node.store.counts().num_objects == 24 // BLOCK)  # all that was computed
     await pair.start_prefill_end("p-2")
     done = await pair.prefill_into_pool(token_request("next", turn))
     assert done.cached_tokens == 24
+
+
+async def test_an_answer_that_was_cut_short_is_written_back_too(pair: Pair) -> None:
+    end = pair.start_node()
+    request = token_request("r", prompt_of(10), 200)
+    pair.decode_from_pool(request, writes_back=True)
+    await pair.to_d.wait_for(lambda: len(pair.to_d.tokens("r")) > 10)
+    pair.decode.abort("r", 1, pair.to_d)  # as for a stop string, which the proxy finds
+    await wait(lambda: end.node.store.counts().num_objects >= 20 // BLOCK)
+    await pair.check_idle()
 
 
 async def test_without_write_back_only_the_prompt_is_in_the_pool(pair: Pair) -> None:
@@ -211,6 +224,17 @@ async def test_blocks_up_to_the_first_that_is_not_valid_count(pair: Pair) -> Non
     assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
     assert pair.to_d.tokens("r")[0].origin.received_tokens == 2 * BLOCK
     assert pair.pools.failures == [FailureReason.STALE]
+
+
+async def test_a_node_that_could_not_share_kv_is_asked_once(pair: Pair) -> None:
+    other = replace(pair.d.info, compatibility=replace(pair.d.info.compatibility, block_size=8))
+    end = pair.pools.start_node(other)
+    await answer(pair, prompt_of(20), request_id="first")
+    await asyncio.sleep(POOLED.pool_avoid_s)
+    await answer(pair, prompt_of(20, seed=1), request_id="second")
+    assert set(end.calls) <= {"handshake", "close"}
+    assert end.calls.count("handshake") == 2  # one of each worker
+    assert pair.pools.failures == [FailureReason.INCOMPATIBLE] * 2
 
 
 async def test_when_one_of_two_nodes_is_gone_what_the_other_has_up_to_the_gap_counts(pair: Pair) -> None:
