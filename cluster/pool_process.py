@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -23,7 +24,7 @@ from cluster.pool_metrics import PoolMetrics
 from cluster.pool_service import PoolService
 from cluster.spec import PoolNodeSpec
 from cluster.worker import SERVER_OPTIONS
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVCache, KVLayout
 from engine.kv_identity import KVIdentity
 from kv_transfer.local_pool_node import LocalPoolNode
 from kv_transfer.messages import Compatibility, PeerInfo, TransportInfo
@@ -67,24 +68,11 @@ class PoolNodeProcess:
             loop.call_soon_threadsafe(self._fail, reason)
 
         identity = await asyncio.to_thread(KVIdentity.of, Path(spec.model_dir), spec.engine)
-        num_blocks = spec.pool.ram_bytes // identity.layout.block_bytes
-        if num_blocks == 0:
-            raise ValueError(
-                f"kv_pool.ram_gib is below the size of one KV block ({identity.layout.block_bytes} bytes): raise it"
-            )
-        arena = await asyncio.to_thread(KVCache, identity.layout, num_blocks)
-        ring = StagingRing(spec.kv_transfer, arena.block_bytes, "cpu", on_exhausted=fail)
-        ucx = (spec.kv_transfer.ucx_tls, spec.kv_transfer.ucx_net_devices)
-        transport = await asyncio.to_thread(NixlTransport, spec.incarnation, arena, ring, *ucx, fail)
-        offer = TransportInfo(transport.name, transport.metadata())
-        me = PeerInfo(spec.incarnation, _compatibility(identity, spec), (offer,))
-        sources = SourceDirectory(me, transport, spec.kv_transfer, GrpcOfferingWorker)
-        disk = await asyncio.to_thread(self._open_disk, arena.block_bytes)
-        node = LocalPoolNode(me, arena, transport, ring, sources, spec.pool, spec.kv_transfer, disk)
+        arena = await asyncio.to_thread(_make_arena, identity.layout, spec.pool.ram_bytes)
+        node, ring, transport = await asyncio.to_thread(self._build, identity, arena, fail)
         registry = CollectorRegistry()
-        registry.register(
-            PoolMetrics(node, ring, {"model_name": spec.model_name, "role": spec.role, "worker": spec.name})
-        )
+        labels = {"model_name": spec.model_name, "role": spec.role, "worker": spec.name}
+        registry.register(PoolMetrics(node, ring, labels))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         pool_pb2_grpc.add_PoolServicer_to_server(PoolService(node), server)
         port = server.add_insecure_port(join_host_port(spec.host, 0))
@@ -93,7 +81,7 @@ class PoolNodeProcess:
         ticking = asyncio.create_task(node.run(), name="pool-node")
         ticking.add_done_callback(self._ticked_last)
         self._parts = Parts(node, transport, ticking, server, metrics_server)
-        logger.info("pool node %s (%s) keeps %d blocks on port %d", spec.name, spec.incarnation, num_blocks, port)
+        logger.info("pool node %s (%s) keeps %d blocks on port %d", spec.name, spec.incarnation, arena.num_blocks, port)
         metrics = join_host_port(spec.host, metrics_server.server_port)
         return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), (transport.name,))
 
@@ -128,6 +116,21 @@ class PoolNodeProcess:
         await asyncio.to_thread(parts.metrics_server.shutdown)
         parts.metrics_server.server_close()
 
+    def _build(
+        self, identity: KVIdentity, arena: KVCache, on_failed: Callable[[str], None]
+    ) -> tuple[LocalPoolNode, StagingRing, Transport]:
+        """Takes a moment: NIXL starts."""
+        spec, config = self.spec, self.spec.kv_transfer
+        disk = self._open_disk(arena.block_bytes)
+        ring = StagingRing(config, arena.block_bytes, "cpu", on_exhausted=on_failed)
+        transport = NixlTransport(
+            spec.incarnation, arena, ring, config.ucx_tls, config.ucx_net_devices, on_failed=on_failed
+        )
+        info = TransportInfo(transport.name, transport.metadata())
+        me = PeerInfo(spec.incarnation, _compatibility(identity, spec), (info,))
+        sources = SourceDirectory(me, transport, config, GrpcOfferingWorker)
+        return LocalPoolNode(me, arena, transport, ring, sources, spec.pool, config, disk), ring, transport
+
     def _open_disk(self, block_bytes: int) -> DiskTier | None:
         pool = self.spec.pool
         if pool.disk_dir is None or pool.disk_bytes == 0:
@@ -148,6 +151,13 @@ class PoolNodeProcess:
         if self._parts is None:
             raise RuntimeError(f"{self.spec.name} is not started")
         return self._parts
+
+
+def _make_arena(layout: KVLayout, ram_bytes: int) -> KVCache:
+    num_blocks = ram_bytes // layout.block_bytes
+    if num_blocks == 0:
+        raise ValueError(f"kv_pool.ram_gib is below the size of one KV block ({layout.block_bytes} bytes): raise it")
+    return KVCache(layout, num_blocks)
 
 
 def _compatibility(identity: KVIdentity, spec: PoolNodeSpec) -> Compatibility:
