@@ -87,6 +87,7 @@ class BlockReader:
         self._tasks: list[asyncio.Task[None]] = []
         self.num_bytes = 0  # in place
         self.spans: list[Span] = []
+        self.in_doubt: list[Future[None]] = []  # reads that went on when nobody waited any more
 
     def start(
         self, group: asyncio.TaskGroup, blocks: Sequence[BlockRef], first: int = 0, part: BlockPart = WHOLE
@@ -135,9 +136,11 @@ class BlockReader:
                     await ended(read)
         except asyncio.CancelledError:
             self._ring.release_after(slot, read, timeout_s - (loop.time() - started_at))
+            self.in_doubt.append(read)
             raise
         if not read.done():
             self._ring.quarantine(slot, read)
+            self.in_doubt.append(read)
             detail = f"{len(piece.sources)} blocks did not come from {self._peer} in {timeout_s:g} s"
             raise HandoffError(FailureReason.TRANSFER_TIMEOUT, detail)
         error = read.exception()

@@ -35,6 +35,7 @@ class TransferConfig(BaseModel):
     lease_s: float = Field(30.0, gt=0)
     renew_every_s: float = Field(5.0, gt=0)
     transfer_timeout_s: float = Field(5.0, gt=0)  # of one read; longer if its bytes need more
+    in_doubt_s: float = Field(150.0, ge=0)  # nothing more is read so long where a read did not end; TCP waits up to 120
     min_bytes_per_s: float = Field(0.1e9, gt=0)
     verdict_timeout_s: float = Field(5.0, gt=0)
     silent_peer_s: float = Field(10.0, gt=0)

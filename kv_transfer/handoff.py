@@ -30,6 +30,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 1.0
+SILENCES = (FailureReason.PEER_SILENT, FailureReason.TRANSFER_TIMEOUT, FailureReason.VERDICT_TIMEOUT)
 VERDICT_TRIES = 3  # within verdict_timeout_s, when answers are lost
 
 
@@ -116,6 +117,8 @@ class Handoff:
         except HandoffError as error:
             if error.reason is FailureReason.TRANSFER_FAILED:
                 self._link.disconnect()
+            elif error.reason in SILENCES:
+                self._link.suspect(transport.name, reader.in_doubt)
             raise
         finally:
             if not valid:

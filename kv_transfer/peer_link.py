@@ -1,6 +1,7 @@
 """What one D keeps of one incarnation of one P: the handshake's result, its leases, and when it was last heard.
 
 A P that was silent for `silent_peer_s` is given up by every hand-off at once; so is a lease that P no longer knows.
+Who was waited for in vain is used again once it answers at once, and nothing is still being read from it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -18,6 +20,8 @@ from kv_transfer.peer import Peer, PeerUnavailable
 from kv_transfer.signalling import PeerSignalling
 from kv_transfer.transport import TransferFailed, Transport
 
+KNOCK_TIMEOUT_S = 2.0  # longer than gRPC waits between two tries to connect
+KNOCK_EVERY_S = 0.1
 logger = logging.getLogger(__name__)
 
 
@@ -44,6 +48,9 @@ class PeerLink:
         self._connecting = asyncio.Lock()
         self._connected: dict[str, Transport] = {}
         self._refused: HandoffError | None = None
+        self._is_suspect = False
+        self._in_doubt: dict[str, list[Future[None]]] = {}  # reads, by transport
+        self._in_doubt_since = 0.0
         self._leases: dict[Ticket, Lease] = {}
         self._heard_at = 0.0
         self._renewing: asyncio.Task[None] | None = None
@@ -51,11 +58,18 @@ class PeerLink:
 
     async def connect(self, transport_name: str = "") -> Transport:
         """The transport to read with, by name or the first that both have, after a handshake if there was none yet."""
+        limit_s = self._config.handshake_timeout_s
+        limit_s = min(limit_s, KNOCK_TIMEOUT_S) if self._is_suspect else limit_s
         try:
-            async with asyncio.timeout(self._config.handshake_timeout_s), self._connecting:
-                return self._connected.get(transport_name) or await self._handshake(transport_name)
+            async with asyncio.timeout(limit_s), self._connecting:
+                if self._is_suspect:
+                    await self._knock()
+                transport = self._connected.get(transport_name) or await self._handshake(transport_name)
+                self._check_doubts(transport.name)
+                return transport
         except TimeoutError:
-            detail = f"{self.incarnation} did not answer in {self._config.handshake_timeout_s:g} s"
+            self._is_suspect = True
+            detail = f"{self.incarnation} did not answer in {limit_s:g} s"
             raise HandoffError(FailureReason.HANDSHAKE_TIMEOUT, detail) from None
         except PeerUnavailable as error:
             raise HandoffError(FailureReason.PEER_UNAVAILABLE, str(error)) from error
@@ -67,6 +81,13 @@ class PeerLink:
         for transport in self._connected.values():
             transport.forget(self.incarnation)
         self._connected.clear()
+
+    def suspect(self, transport_name: str, in_doubt: Sequence[Future[None]]) -> None:
+        """A hand-off waited for it in vain; `in_doubt`: its reads, some of which may have ended."""
+        self._is_suspect = True
+        if in_doubt:
+            self._in_doubt.setdefault(transport_name, []).extend(in_doubt)
+            self._in_doubt_since = asyncio.get_running_loop().time()
 
     @contextmanager
     def lease(self, ticket: Ticket) -> Iterator[asyncio.Future[HandoffError]]:
@@ -113,6 +134,24 @@ class PeerLink:
         await asyncio.wrap_future(transport.connect(self.incarnation, metadata, PeerSignalling(self.peer)))
         self._connected[transport_name] = self._connected[transport.name] = transport
         return transport
+
+    async def _knock(self) -> None:
+        """Returns once it has answered."""
+        while True:
+            with suppress(PeerUnavailable):
+                await self.peer.handshake(self._me, self.incarnation)
+                self._is_suspect = False
+                return
+            await asyncio.sleep(KNOCK_EVERY_S)
+
+    def _check_doubts(self, transport_name: str) -> None:
+        """Else each hand-off that comes would leave staging slots in doubt, until none is left. Raises HandoffError."""
+        in_doubt = [read for read in self._in_doubt.pop(transport_name, []) if not read.done()]
+        since_s = asyncio.get_running_loop().time() - self._in_doubt_since
+        if in_doubt and since_s < self._config.in_doubt_s:
+            self._in_doubt[transport_name] = in_doubt
+            detail = f"{len(in_doubt)} reads from {self.incarnation} are in doubt: none is added before they have ended"
+            raise HandoffError(FailureReason.TRANSFER_FAILED, detail)
 
     def _choose(self, theirs: PeerInfo, transport_name: str) -> tuple[Transport, bytes]:
         if theirs.incarnation != self.incarnation:

@@ -280,7 +280,7 @@ class TestAFailedTransfer:
         assert await pair.serve(PROMPT, ticket(2)) == EXPECTED
 
     async def test_that_never_ends_costs_its_slots_until_it_does(self, new_pair: PairFactory) -> None:
-        pair = new_pair(transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9))
+        pair = new_pair(transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9, in_doubt_s=0))
         pair.decode.transport.stall()
         await pair.start_prefill(PROMPT, ticket())
         request = await pair.reserve(PROMPT)
@@ -296,8 +296,20 @@ class TestAFailedTransfer:
         await pair.check_nothing_is_held()
         assert before.equal(pair.decode.engine.cache.tensor)
 
+    async def test_that_never_ends_takes_no_more_slots_from_the_next_hand_offs(self, new_pair: PairFactory) -> None:
+        pair = new_pair(transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9))
+        pair.decode.transport.stall()
+        await check_fails(pair, FailureReason.TRANSFER_TIMEOUT, check_held=False)
+        quarantined = pair.decode.ring.counts().quarantined
+        await check_fails(pair, FailureReason.TRANSFER_FAILED, attempt=2, check_held=False)
+        assert pair.decode.ring.counts().quarantined == quarantined
+        pair.decode.transport.resume()
+        assert await pair.serve(PROMPT, ticket(3)) == EXPECTED
+        await pair.check_nothing_is_held()
+
     async def test_too_many_in_doubt_are_reported_once(self, new_pair: PairFactory) -> None:
-        config = transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9, max_quarantined_slots=1)
+        limits = {"max_quarantined_slots": 1, "in_doubt_s": 0}
+        config = transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9, **limits)
         pair = new_pair(config)
         pair.decode.transport.stall()
         await check_fails(pair, FailureReason.TRANSFER_TIMEOUT, check_held=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from kv_transfer.messages import (
 )
 from kv_transfer.peer_link import PeerLink
 from kv_transfer.signalling import Invitation, SendOrder
+from kv_transfer.transport import TransferFailed
 from tests.unit.kv_transfer.conftest import PairFactory
 from tests.unit.kv_transfer.lossy_peer import LossyPeer
 from tests.unit.kv_transfer.pair import Pair, make_engine, ticket, transfer_config
@@ -36,9 +38,12 @@ class ScriptedPeer:
         self.num_missing = 0  # answers, of each renewal
         self.renewals: list[list[Ticket]] = []
         self.num_handshakes = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
         self.num_handshakes += 1
+        await self.answers.wait()
         return self.info
 
     async def open(self, ticket: Ticket, have_tokens: int) -> AsyncGenerator[SessionEvent, None]:
@@ -88,6 +93,33 @@ class TestConnecting:
         link.disconnect()
         await link.connect()
         assert peer.num_handshakes == 2
+
+    async def test_asks_a_peer_that_was_silent_whether_it_answers_before_it_relies_on_it(
+        self, new_pair: PairFactory
+    ) -> None:
+        pair = new_pair(transfer_config(handshake_timeout_s=0.05))
+        peer = ScriptedPeer(pair.prefill.info)
+        link = pair.new_link(peer)
+        await link.connect()
+        link.suspect("local", [])
+        peer.answers.clear()
+        with pytest.raises(HandoffError, match="did not answer") as caught:
+            await link.connect()
+        assert caught.value.reason is FailureReason.HANDSHAKE_TIMEOUT
+        peer.answers.set()
+        await link.connect()
+        await link.connect()
+        assert peer.num_handshakes == 3
+
+    async def test_adds_no_read_to_those_that_are_in_doubt(self, pair: Pair, peer: ScriptedPeer) -> None:
+        link = pair.new_link(peer)
+        read: Future[None] = Future()
+        link.suspect("local", [read])
+        with pytest.raises(HandoffError, match="1 reads from P are in doubt") as caught:
+            await link.connect()
+        assert caught.value.reason is FailureReason.TRANSFER_FAILED
+        read.set_exception(TransferFailed("late"))
+        assert await link.connect() is pair.decode.transport
 
     async def test_refuses_a_peer_that_differs_and_asks_no_more(self, pair: Pair, peer: ScriptedPeer) -> None:
         peer.info = replace(peer.info, compatibility=replace(peer.info.compatibility, block_size=99))

@@ -34,6 +34,7 @@ async def test_a_prefill_worker_that_restarts_on_another_port_is_a_new_peer() ->
 
 async def test_a_cut_between_one_pair_touches_no_other_and_heals() -> None:
     patient = {"open_timeout_s": 10.0, "lease_s": 10.0, "silent_peer_s": 3.0, "renew_every_s": 2.0}
+    patient["handshake_timeout_s"] = 3.0
     config = SHORT.model_copy(update=patient)  # a channel that was cut takes a second to connect again
     async with Pair(config=config) as pair:
         first = pair.ends[0]
