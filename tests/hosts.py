@@ -19,7 +19,7 @@ import pytest
 
 PREFIX = "pdserve"
 NAMESPACES = Path("/run/netns")
-TOOLS = {"ip": "iproute2", "tc": "iproute2", "ss": "iproute2", "iptables": "iptables", "unshare": "util-linux"}
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "iptables": "iptables", "unshare": "util-linux"}
 OWN_ADDRESS = 254  # the test's own, on each network
 SET_HOSTNAME = 'hostname "$0" && exec "$@"'
 
@@ -65,16 +65,6 @@ class Network:
     def cut(self, one: Host, other: Host, port: int | None = None) -> Iterator[None]:
         """Drops every packet between the two, or those to and from `port` of `other`. Nobody is told."""
         with _dropping(one, _from(other, port, None)), _dropping(other, _from(one, None, port)):
-            yield
-
-    @contextmanager
-    def forgotten(self, one: Host, other: Host) -> Iterator[None]:
-        """Drops the packets of the connections between the two that exist now, as a firewall does that has forgotten
-        them. New ones pass."""
-        with ExitStack() as undo:
-            for own, far in _connections(one, other):
-                undo.enter_context(_dropping(one, _from(other, far, own)))
-                undo.enter_context(_dropping(other, _from(one, own, far)))
             yield
 
     @contextmanager
@@ -166,13 +156,6 @@ def _from(host: Host, source_port: int | None, port: int | None) -> list[str]:
     given = {"--sport": source_port, "--dport": port}
     ports = [word for option, value in given.items() if value is not None for word in (option, str(value))]
     return ["-s", host.address, *(["-p", "tcp", *ports] if ports else [])]
-
-
-def _connections(one: Host, other: Host) -> list[tuple[int, int]]:
-    """The ports of each that exists between the two."""
-    lines = _in(one, "ss", "-H", "-n", "-t", "-O", "state", "established", "dst", other.address).splitlines()
-    ends = [(line.split()[2], line.split()[3]) for line in lines]
-    return [(int(own.rpartition(":")[2]), int(far.rpartition(":")[2])) for own, far in ends]
 
 
 def _missing() -> str | None:
