@@ -210,6 +210,8 @@ class ReadEnd:
         with self._changed:
             self._ended = reason
             left = [asked.read for asked in self._asked] + self._waiting
+            for asked in self._asked:
+                asked.agreed.cancel()  # nobody waits for the answer any more
             self._asked.clear()
             self._waiting.clear()
             is_closing = self._is_closing

@@ -6,9 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import psutil
 import pytest
+import torch
 
 from kv_transfer.block_part import WHOLE
 from kv_transfer.communicator import End as Side
@@ -17,7 +19,7 @@ from kv_transfer.gloo import GlooCommunicators
 from kv_transfer.signalling import Invitation, SendOrder
 from kv_transfer.transport import TransferFailed
 from kv_transfer.two_sided import TwoSidedTransport
-from tests.transport_contract import WAIT_S, End, TransportContract, make_end
+from tests.transport_contract import LAYOUT, WAIT_S, End, TransportContract, make_end
 
 NewEnd = Callable[[str], End]
 IDLE_S = 0.3
@@ -88,6 +90,47 @@ class TestGlooTransport(TransportContract):
         reader.connect(source).result(WAIT_S)
         reader.transport.read("P", [3], reader.slot()).result(WAIT_S)
         assert int(reader.slot().memory[0]) == 4
+
+    def test_a_source_that_dies_in_the_middle_of_an_entry_ends_its_reads_at_once(
+        self, source: End, reader: End
+    ) -> None:
+        doomed = DoomedSource(LAYOUT.block_bytes)
+        reader.ring.memory.fill_(77)
+        reader.transport.connect("P", source.transport.metadata(), doomed).result(WAIT_S)
+        reads = [reader.transport.read("P", [n], reader.slot(n)) for n in range(2)]
+        for each in reads:
+            with pytest.raises(TransferFailed, match="gloo: Connection closed by peer"):
+                each.result(WAIT_S / 2)  # long before the deadline
+        assert bool((reader.ring.memory == 77).all())
+
+
+class DoomedSource:
+    """Agrees to everything, sends the first entry's header, and is gone."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._threads = ThreadPoolExecutor(1)
+
+    def join(self, invitation: Invitation) -> Future[None]:
+        kind, name, place = GlooCommunicators("127.0.0.1"), invitation.communicator, invitation.rendezvous
+        self._met = self._threads.submit(kind.meet, name, place, Side.SOURCE, WAIT_S)
+        return _done()
+
+    def send(self, order: SendOrder) -> Future[None]:
+        if order.sequence == 0:
+            self._threads.submit(self._send_header, order)
+        return _done()
+
+    def _send_header(self, order: SendOrder) -> None:
+        communicator = self._met.result()
+        communicator.send(torch.tensor(list(order.header(self._block_bytes)), dtype=torch.uint8), WAIT_S)
+        communicator.abort()
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 @pytest.mark.parametrize("rendezvous", [b"nonsense", b'{"host": "127.0.0.1", "port": 1}'])
