@@ -6,6 +6,7 @@ The fake model's tokens depend on every value it reads from the cache, so one wr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
@@ -22,7 +24,7 @@ from cluster.grpc_pool import GrpcPoolNode
 from engine.block_hash import HashContext, block_hashes
 from engine.fake_runner import FakeModel, FakeRunner
 from kv_transfer.messages import Compatibility, FailureReason, HandoffError, PeerInfo, Ticket
-from rpc import inference_pb2
+from rpc import inference_pb2, inference_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 from tests.fake_model import write_fake_model
 from tests.hosts import HERE
@@ -61,6 +63,14 @@ def ask(cluster: Processes, ids: list[int]) -> inference_pb2.Finished:
     text, finished = cluster.generate(ids, NUM_TOKENS)
     assert text == FakeRunner.expected(ids, NUM_TOKENS)
     return finished
+
+
+def cancel(cluster: Processes, ids: list[int], after_s: float) -> None:
+    """The client goes away so early, unless it has its answer by then."""
+    sampling = inference_pb2.Sampling(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
+    request = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=ids), sampling=sampling)
+    with grpc.insecure_channel(cluster.grpc) as channel, contextlib.suppress(grpc.RpcError):
+        list(inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=after_s))
 
 
 def hits(cluster: Processes) -> float:
@@ -127,6 +137,20 @@ def test_a_killed_node_costs_its_share_of_the_cache_and_comes_back_empty(cluster
         ask(cluster, prompt(seed))
     wait_until(lambda: objects(replaced) > 0, 10)
     check_nothing_is_held(cluster)
+
+
+def test_requests_that_are_cancelled_while_they_load_from_the_pool_leave_nothing(cluster: Processes) -> None:
+    rng = random.Random(60)
+    for seed in range(60, 64):
+        ask(cluster, prompt(seed))
+    before = hits(cluster)
+    with ThreadPoolExecutor(4) as threads:
+        cancelled = [threads.submit(cancel, cluster, prompt(60 + n % 6), rng.uniform(0.0, 0.06)) for n in range(40)]
+        for done in cancelled:
+            done.result()
+    assert hits(cluster) > before
+    check_nothing_is_held(cluster)
+    ask(cluster, prompt(60))
 
 
 def test_full_nodes_that_evict_all_the_time_give_the_right_text(cluster: Processes, tmp_path: Path) -> None:
