@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -80,6 +81,7 @@ class Cluster:
         self.proxy: Core
         self.server: ProxyServer | None = None  # with its fronts only where a test asks for them
         self.addresses: Addresses
+        self._running = AsyncExitStack()  # all that was started, whatever comes of the rest
 
     async def start(
         self, prefill: int, decode: int, mixed: int, *, fronts: bool, max_model_len: Mapping[str, int]
@@ -87,25 +89,31 @@ class Cluster:
         roles = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE, "mixed": worker_pb2.ROLE_MIXED}
         for name, count in (("prefill", prefill), ("decode", decode), ("mixed", mixed)):
             self.workers += [FakeWorker(f"{name}-{i}", roles[name]) for i in range(count)]
+        self._running.push_async_callback(self._stop_workers)
         for worker in self.workers:
             worker.max_model_len = max_model_len.get(worker.name, worker.max_model_len)
             await worker.start()
+        self._running.push_async_callback(self.controller.stop)
         await self.controller.start()
         self.controller.publish(self.workers)
         self.proxy = Core(self._config, self._model, self.controller.address, self._times)
         if fronts:
             self.server = ProxyServer(self._config, self.proxy)
             self.addresses = await self.server.start()
+            self._running.push_async_callback(self.server.stop)
         else:
+            self._running.push_async_callback(self.proxy.stop)
             self.proxy.start()
         if decode or mixed:
             await self.until(lambda: self.proxy.service.is_ready)
 
     async def stop(self) -> None:
-        await (self.server or self.proxy).stop()
+        await self._running.aclose()
+
+    async def _stop_workers(self) -> None:
+        """Those too that a test has added."""
         for worker in self.workers:
             await worker.stop()
-        await self.controller.stop()
 
     def worker(self, name: str) -> FakeWorker:
         return next(worker for worker in self.workers if worker.name == name)
@@ -239,15 +247,21 @@ async def served(make_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture
 async def http(served: Cluster) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{served.addresses.http}", timeout=PATIENCE_S) as client:
+    async with http_client(f"http://{served.addresses.http}") as client:
         yield client
 
 
 @pytest.fixture
 async def client(served: Cluster) -> AsyncIterator[openai.AsyncOpenAI]:
     base_url = f"http://{served.addresses.http}/v1"
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
+    options: dict[str, Any] = {"max_retries": 0, "timeout": PATIENCE_S, "http_client": http_client(base_url)}
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", **options) as client:
         yield client
+
+
+def http_client(base_url: str) -> httpx.AsyncClient:
+    """No certificate is loaded, which would take longer than most tests."""
+    return httpx.AsyncClient(base_url=base_url, timeout=PATIENCE_S, verify=False)
 
 
 async def events(response: httpx.Response) -> list[Any]:
