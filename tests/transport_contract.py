@@ -82,7 +82,7 @@ class TransportContract:
         slot = connected.slot(1)
         connected.transport.read(source.incarnation, [5, 2, 9], slot).result(WAIT_S)
         arrived = slot.memory[: 3 * LAYOUT.block_bytes].view(3, -1)
-        assert arrived.equal(source.cache.as_bytes()[[5, 2, 9]])
+        assert arrived.cpu().equal(source.cache.as_bytes()[[5, 2, 9]].cpu())
 
     @pytest.mark.parametrize(
         "part", [layer_part(range(1), 2, LAYOUT.block_bytes), layer_part(range(1, 2), 2, LAYOUT.block_bytes)], ids=str
@@ -192,5 +192,6 @@ def check_part_arrives(source: End, reader: End, blocks: list[int], part: BlockP
     slot, wanted = reader.slot(1), part.within(LAYOUT.block_bytes)
     reader.transport.read(source.incarnation, blocks, slot, part=part).result(WAIT_S)
     num_bytes = len(blocks) * len(wanted)
-    assert slot.memory[:num_bytes].view(len(blocks), -1).equal(rows[blocks, wanted.start : wanted.stop])
+    arrived = slot.memory[:num_bytes].view(len(blocks), -1)
+    assert arrived.cpu().equal(rows[blocks, wanted.start : wanted.stop].cpu())
     assert bool((slot.memory[num_bytes:] == 77).all())
