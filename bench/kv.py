@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.kv_worker import KVWorkers, PrefillTimes, Received
+from bench.kv_worker import KVWorkers, PooledRead, PrefillTimes, Received
 from bench.remote import Remote
 from engine.config import EngineConfig
 from engine.fake_runner import MODEL_TYPE, FakeModel
@@ -33,6 +33,8 @@ PROMPTS = (256, 1024, 2048, 4096)  # tokens
 REPEATS = 7
 LATENCIES = 30
 IDLE_S = 10.0
+DEFAULT_SHAPE = FakeModel(num_layers=30, num_kv_heads=3, head_dim=64, max_model_len=8192)  # of the default model
+POOLED = "pooled, nixl"
 MEMCPY = "memcpy"
 KERNEL = "process_vm_readv"  # what NIXL has over shared memory, as no pages are shared
 # name: (the transport, its configuration)
@@ -99,15 +101,14 @@ def measure(model: Path, num_tokens: int, repeats: int, say: Say) -> KVReport:
                 BYTES_OF_MANY // block_bytes
             ]
         say("prompts of the default model's layout")
-        by_blocks = rig.measure(
-            FakeModel(num_layers=30, num_kv_heads=3, head_dim=64), [n // BLOCK_SIZE for n in PROMPTS], repeats
-        )
+        by_blocks = rig.measure(DEFAULT_SHAPE, [n // BLOCK_SIZE for n in PROMPTS], repeats)
+        pooled = rig.measure_pooled(DEFAULT_SHAPE, [n // BLOCK_SIZE for n in PROMPTS], repeats)
         handoffs = rig.hand_off(model, num_tokens, say)
         say(f"two idle workers for {IDLE_S:g} s")
         idle = rig.idle_cpu_s(model)
     return KVReport(
         blocks=blocks,
-        prompts={n: by_blocks[n // BLOCK_SIZE] for n in PROMPTS},
+        prompts={n: _with_pooled(by_blocks[n // BLOCK_SIZE], pooled[n // BLOCK_SIZE]) for n in PROMPTS},
         handoffs=handoffs,
         idle_cpu_s=idle,
         num_cores=os.cpu_count() or 1,
@@ -140,6 +141,32 @@ class Rig:
                 found[n][path].latency_s += [self._pull(path, 1, False) for _ in range(LATENCIES)]
         self._drop(*PATHS)
         return found
+
+    def measure_pooled(self, shape: FakeModel, counts: Sequence[int], repeats: int) -> dict[int, Series]:
+        """Prompts of so many blocks from a pool node, by number of blocks."""
+        engine = EngineConfig(block_size=BLOCK_SIZE, num_blocks=2 * max(counts))
+        model, config = write_shape(self.folder / "shape", shape), TransferConfig()
+        self.source.call("add_pool", POOLED, "pool", model, engine, config)
+        self.reader.call("add", POOLED, "D, pooled", model, engine, config)
+        found = {n: Series(n * shape.layout(BLOCK_SIZE).block_bytes) for n in counts}
+        for n, series in found.items():
+            self._read_pooled(n)  # warm, and filled
+            reads = [self._read_pooled(n) for _ in range(repeats)]
+            series.read_s += [read.transfer_s for read in reads]
+            series.total_s += [read.total_s for read in reads]
+            series.latency_s += [self._read_pooled(1).total_s for _ in range(LATENCIES)]
+        self._drop(POOLED)
+        return found
+
+    def _read_pooled(self, num_blocks: int) -> PooledRead:
+        member = self.source.call("on", POOLED, "member")
+        read = self.reader.call("on", POOLED, "read_pooled", member, num_blocks)
+        if isinstance(read, PooledRead):
+            return read
+        self.source.call("on", POOLED, "fill", read)
+        read = self.reader.call("on", POOLED, "read_pooled", member, num_blocks)
+        assert isinstance(read, PooledRead)
+        return read
 
     def hand_off(self, model: Path, num_tokens: int, say: Say) -> list[HandoffRun]:
         """In chunks and in one piece, with and without layer ranges."""
@@ -205,6 +232,11 @@ class Rig:
         prefill: PrefillTimes = self.source.call("on", "real", "prefill", prompt, session)
         received: Received = self.reader.answer()
         return prefill, received
+
+
+def _with_pooled(series: Mapping[str, Series], pooled: Series) -> dict[str, Series]:
+    """Between the other paths and what they are compared with."""
+    return {path: series[path] for path in PATHS} | {POOLED: pooled, KERNEL: series[KERNEL], MEMCPY: series[MEMCPY]}
 
 
 def write_shape(folder: Path, shape: FakeModel) -> Path:

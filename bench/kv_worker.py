@@ -18,7 +18,9 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from bench.kv_pool import PoolShelf
 from bench.process_memory import read_memory
+from cluster.grpc_pool import GrpcPoolNode
 from decode_worker.grpc_peer import GrpcPeer
 from engine.build import build_engine
 from engine.config import EngineConfig
@@ -34,6 +36,9 @@ from kv_transfer.local_peer import LocalPeer
 from kv_transfer.messages import Compatibility, PeerInfo, Ticket, TransportInfo
 from kv_transfer.metrics import TransferMetrics
 from kv_transfer.peer_link import PeerLink
+from kv_transfer.pool_nodes import PoolNodes
+from kv_transfer.pool_reader import PoolReader
+from kv_transfer.pool_ring import PoolMember
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import Transport
 from kv_transfer.transports import build_transports
@@ -51,6 +56,14 @@ READ_TIMEOUT_S = 60.0
 class PrefillTimes:
     started_at: float
     ended_at: float  # the first token is sampled
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRead:
+    """One prompt from the pool: its blocks, read and copied, and with the lookup before and the commit after."""
+
+    transfer_s: float
+    total_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,8 @@ class KVWorker:
         service = PeerService(self._peer, layout, TransferMetrics(CollectorRegistry(), {"worker": incarnation}))
         peer_pb2_grpc.add_PeerServicer_to_server(service, self._server)
         self._port = self._server.add_insecure_port(f"{HOST}:0")
+        nodes = PoolNodes(self._info, lambda node: GrpcPoolNode(node.address), self._transports, config)
+        self._pool_reader = PoolReader(nodes, self._thread, self._ring, config)
         self._link: PeerLink | None = None
         self._peer_incarnation = ""
         self._reads_with: Transport | None = None
@@ -182,6 +197,21 @@ class KVWorker:
             read_memory(pid, address + done, self._ring.memory.data_ptr(), min(slot_bytes, num_bytes - done))
         return time.perf_counter() - started_at
 
+    async def read_pooled(self, member: PoolMember, num_blocks: int) -> PooledRead | list[bytes]:
+        """A prompt of so many blocks and a token from the pool; the keys it wants, when they are not there."""
+        num_tokens = num_blocks * self._engine.config.block_size + 1
+        request = _request([0] * num_tokens, RequestKind.GENERATE, awaits_kv=True)
+        reserved = self._next_step(request)
+        await asyncio.wrap_future(self._thread.call(lambda engine: engine.add(request)))
+        await reserved
+        started_at = time.perf_counter()
+        read = await self._pool_reader.read(request, (member,))
+        total_s = time.perf_counter() - started_at
+        await asyncio.wrap_future(self._thread.call(lambda engine: engine.abort(request.request_id)))
+        if read.num_received < request.num_tokens - 1:
+            return request.block_hashes[:num_blocks]
+        return PooledRead(read.transfer_s, total_s)
+
     async def prefill(self, prompt: Sequence[int], session: bytes) -> PrefillTimes:
         request = _request(prompt, RequestKind.PREFILL)
         sampled = self._next_step(request)
@@ -220,13 +250,18 @@ class KVWorker:
 
 
 class KVWorkers:
-    """The workers of one process, by name."""
+    """The workers and pool nodes of one process, by name."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, KVWorker] = {}
+        self._workers: dict[str, KVWorker | PoolShelf] = {}
 
     async def add(self, name: str, incarnation: str, model: Path, engine: EngineConfig, config: TransferConfig) -> None:
         self._workers[name] = await KVWorker.start(incarnation, model, engine, config)
+
+    async def add_pool(
+        self, name: str, incarnation: str, model: Path, engine: EngineConfig, config: TransferConfig
+    ) -> None:
+        self._workers[name] = await PoolShelf.start(incarnation, model, engine, config)
 
     async def on(self, name: str, method: str, *arguments: object) -> object:
         answer = getattr(self._workers[name], method)(*arguments)

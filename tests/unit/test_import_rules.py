@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "decode_worker": ("engine", "kv_transfer", "rpc"),
     "cluster": (*SERVICES, "engine", "kv_transfer", "rpc"),
     "proxy": ("rpc", "engine.block_hash"),
-    "bench": (*SERVICES, "engine", "kv_transfer", "proxy", "rpc"),
+    "bench": (*SERVICES, "cluster", "engine", "kv_transfer", "proxy", "rpc"),
     "deploy": (*SERVICES, "engine", "kv_transfer", "rpc", "cluster", "proxy", "bench"),
 }
 OURS = tuple(MAY_IMPORT)
