@@ -159,10 +159,10 @@ def test_a_node_that_stops_while_it_is_read_and_offered_to_slows_others_once(clu
 
     now = time.monotonic()
     with ThreadPoolExecutor(3) as threads:
-        working = [threads.submit(work, seed, now + 5.0) for seed in range(3)]
+        working = [threads.submit(work, seed, now + 3.8) for seed in range(3)]
         time.sleep(1.0)
         node.signal(signal.SIGSTOP)
-        time.sleep(3.5)
+        time.sleep(2.4)
         node.kill()
         for worked in working:
             worked.result(60)
@@ -173,7 +173,7 @@ def test_a_node_that_stops_while_it_is_read_and_offered_to_slows_others_once(clu
         cluster.workers.remove(worker)
     cluster.start_pool_node(node.name)
     quiet = sorted(duration for at, duration in times if at + duration < now + 1.0)
-    late = [duration for at, duration in times if at > now + 3.5]
+    late = [duration for at, duration in times if at > now + 2.8]
     assert len(quiet) > 3
     assert len(late) > 3
     assert sorted(late)[len(late) // 2] < 2 * quiet[-1]
