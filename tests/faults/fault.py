@@ -93,6 +93,7 @@ class Faults:
     rate: float  # of all messages
     rare_rate: float  # of all messages: deaths
     time_scale: float = 1.0  # of delays
+    without: frozenset[Fault] = frozenset()
     messages: Counter[Message] = field(default_factory=Counter)
     hits: Counter[tuple[Message, Fault]] = field(default_factory=Counter)
     _numbers: Counter[tuple[Message, str]] = field(default_factory=Counter)
@@ -106,7 +107,7 @@ class Faults:
         if chance >= self.rate + self.rare_rate:
             return Draw(None)
         rare = chance < self.rare_rate
-        possible = [fault for fault in POSSIBLE[message] if fault.is_rare == rare]
+        possible = [f for f in POSSIBLE[message] if f.is_rare == rare and f not in self.without]
         if not possible:
             return Draw(None)
         fault = rng.choice(possible)

@@ -77,7 +77,7 @@ class FaultyTransport:
             return read
         pieces = [Piece(peer, i, block, slot, part) for i, block in enumerate(blocks)]
         half = len(pieces) // 2 if draw.fault is Fault.TORN else 0
-        delay_s = draw.delay_s if draw.fault in (Fault.LATE, Fault.TORN) else READ_S
+        delay_s = READ_S + (draw.delay_s if draw.fault in (Fault.LATE, Fault.TORN) else 0.0)
         if half:
             loop.call_later(READ_S, self._copy, pieces[:half])
         loop.call_later(delay_s, self._end, pieces[half:], read, draw.fault)

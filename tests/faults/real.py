@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from kv_transfer.messages import FailureReason
 from rpc import inference_pb2, inference_pb2_grpc
-from tests.faults.fault import Faults
+from tests.faults.fault import Fault, Faults
 from tests.faults.grpc_relay import GrpcRelay
 from tests.faults.round import Result
 from tests.integration.processes import Processes, WorkerProcess
@@ -35,7 +35,6 @@ HANDOFF_FAILED = re.compile(r"request \S+ attempt \d+: (\w+): ")
 NUM_TOKENS = 6
 REQUEST_S = 60.0  # its deadline, which the proxy keeps
 GRACE_S = 10.0  # an answer that comes later than this after it is a hang
-MISHAPS_PER_REQUEST = 0.08
 DEADLINES = {
     "handshake_timeout_s": 3.0,
     "open_timeout_s": 5.0,
@@ -44,10 +43,8 @@ DEADLINES = {
     "transfer_timeout_s": 2.0,
     "verdict_timeout_s": 3.0,
     "silent_peer_s": 4.0,
-    "staging_slots": 6,
-    "staging_slot_bytes": 4 << 20,
-    "max_quarantined_slots": 5,
 }
+STAGING = {"staging_slots": 6, "staging_slot_bytes": 4 << 20, "max_quarantined_slots": 5}
 
 
 class Mishap(StrEnum):
@@ -71,6 +68,7 @@ class RealPlan:
     num_at_once: int = 6
     num_prompts: int = 40
     rate: float = 0.06
+    time_scale: float = 1.0  # of deadlines, delays and stops
     ucx_tls: str | None = None
 
 
@@ -101,14 +99,17 @@ class RealRun:
 
     def __init__(self, plan: RealPlan) -> None:
         self._plan = plan
-        self._rng = Random(f"{plan.seed} mishaps")
-        self._faults = Faults(plan.seed, plan.rate, 0.0, time_scale=0.1)
+        self._faults = Faults(plan.seed, plan.rate, 0.0, 0.1 * plan.time_scale, frozenset({Fault.CLOCK_JUMPS}))
         self._loop = LoopThread()
         self._relays: dict[str, GrpcRelay] = {}  # by worker
-        self._mishaps = ThreadPoolExecutor(1)  # one at a time
+        self._served = threading.Event()
         self._spoils = False
+        deadlines = {name: plan.time_scale * value for name, value in DEADLINES.items()}
         self._processes = Processes(
-            plan.model_dir, plan.log_dir, engine=plan.engine, kv_transfer=DEADLINES | {"ucx_tls": plan.ucx_tls}
+            plan.model_dir,
+            plan.log_dir,
+            engine=plan.engine,
+            kv_transfer=STAGING | deadlines | {"ucx_tls": plan.ucx_tls},
         )
         self.result = RealResult(self._faults)
 
@@ -121,9 +122,12 @@ class RealRun:
             for relay in self._relays.values():
                 relay.spoils = True
             self._spoils = True
-            chosen = [self._rng.randrange(len(prompts)) for _ in range(self._plan.num_handoffs)]
-            texts = self._ask_all([prompts[i] for i in chosen], self._serve)
-            self._mishaps.shutdown()
+            chosen = Random(f"{self._plan.seed} order").choices(range(len(prompts)), k=self._plan.num_handoffs)
+            with ThreadPoolExecutor(1) as pool:
+                mishaps = pool.submit(self._have_mishaps)
+                texts = self._ask_all([prompts[i] for i in chosen], self._serve)
+                self._served.set()
+                mishaps.result()
             for n, (i, text) in enumerate(zip(chosen, texts, strict=True)):
                 if text is not None and text != undisturbed[i]:
                     self.result.wrong_texts.append(f"request {n}, prompt {i}: {text}, alone {undisturbed[i]}")
@@ -156,8 +160,6 @@ class RealRun:
 
     def _serve(self, n: int, prompt: list[int]) -> list[int] | None:
         """Its tokens, or None for an error; a hang is noted."""
-        if Random(f"{self._plan.seed} {n}").random() < MISHAPS_PER_REQUEST:
-            self._mishaps.submit(self._have_mishap, n)
         started_at = time.monotonic()
         try:
             tokens = self._ask(prompt)
@@ -181,10 +183,14 @@ class RealRun:
                     self.result.outcomes[path] += 1
         return tokens
 
-    def _have_mishap(self, n: int) -> None:
-        rng = Random(f"{self._plan.seed} mishap {n}")
+    def _have_mishaps(self) -> None:
+        """One after the other, for as long as requests are served."""
+        rng = Random(f"{self._plan.seed} mishaps")
+        while not self._served.wait(self._plan.time_scale * rng.uniform(0.5, 5.0)):
+            self._have_mishap(rng)
+
+    def _have_mishap(self, rng: Random) -> None:
         mishap, number = rng.choice(MISHAPS), rng.randrange(2)
-        time.sleep(rng.uniform(0.0, 0.5))
         prefill, decode = self._processes.worker(f"prefill-{number}"), self._processes.worker(f"decode-{number}")
         self.result.mishaps[mishap] += 1
         match mishap:
@@ -195,10 +201,10 @@ class RealRun:
             case Mishap.P_STOPPED | Mishap.D_STOPPED:
                 worker = prefill if mishap is Mishap.P_STOPPED else decode
                 worker.signal(signal.SIGSTOP)
-                time.sleep(rng.uniform(0.2, 6.0))
+                time.sleep(self._plan.time_scale * rng.uniform(0.2, 6.0))
                 worker.signal(signal.SIGCONT)
             case Mishap.LINK_CUT:
-                self._loop.run(self._relays[prefill.name].cut(rng.uniform(0.1, 2.0)))
+                self._loop.run(self._relays[prefill.name].cut(self._plan.time_scale * rng.uniform(0.1, 2.0)))
 
     def _replace(self, worker: WorkerProcess) -> None:
         worker.kill()

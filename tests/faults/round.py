@@ -37,7 +37,8 @@ GRACE_S = 5.0  # an answer that comes later than this after the deadline is a ha
 RESTART_S = 1.0
 PREFILL_STEPS_S = (0.004, 0.7)  # of one incarnation after the other: with a slow one, leases must be renewed
 DECODE_STEP_S = 0.004
-QUIET_S = 90.0  # after which nothing is under way: the longest delay, then the longest lease
+LATEST_S = 45.0  # after which no message is under way any more
+BASELINE_S = 300.0  # after which nothing may be left of anything
 RATE = 0.06
 RARE_RATE = 0.0015
 MAX_ATTEMPTS = 8
@@ -48,7 +49,7 @@ LETTERS = range(97, 123)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`threads`: real engine threads and the real clock, everything 20 times as fast, and not exactly repeatable."""
+    """`threads`: real engine threads and the real clock, everything 33 times as fast, and not exactly repeatable."""
 
     seed: str
     num_handoffs: int
@@ -60,7 +61,7 @@ class Plan:
 
     @property
     def time_scale(self) -> float:
-        return 0.05 if self.threads else 1.0
+        return 0.03 if self.threads else 1.0
 
 
 @dataclass(slots=True)
@@ -115,11 +116,18 @@ class Round:
             for n in range(self._plan.num_handoffs):
                 await places.acquire()
                 group.create_task(self._serve(n)).add_done_callback(lambda _: places.release())
-        await asyncio.sleep(QUIET_S * self._scale)
+        await asyncio.sleep(LATEST_S * self._scale)
+        await self._wait_for_baseline()
         self.result.left_over += await self._cluster.stop()
         gc.collect()  # so that an error that nobody looked at is seen now
         self.result.num_deaths = self._cluster.num_deaths
         return self.result
+
+    async def _wait_for_baseline(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BASELINE_S * self._scale):
+                while self._cluster.left_over():  # noqa: ASYNC110  blocks have no event for this
+                    await asyncio.sleep(self._scale)
 
     def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.result.left_over.append(f"{context['message']}: {context.get('exception')!r}")
@@ -150,8 +158,10 @@ class Round:
             self.result.hangs.append(f"seed {self._plan.seed}, request {n}")
             return
         self.result.outcomes[outcome] += 1
-        if tokens is not None and tokens != FakeRunner.expected(prompt, max_tokens):
-            self.result.wrong_texts.append(f"seed {self._plan.seed}, request {n} ({outcome}): {tokens}")
+        expected = FakeRunner.expected(prompt, max_tokens)
+        if tokens is not None and tokens != expected:
+            detail = f"{len(prompt)} tokens got {tokens} instead of {expected}"
+            self.result.wrong_texts.append(f"seed {self._plan.seed}, request {n} ({outcome}): {detail}")
 
     async def _answer(
         self, n: int, session: bytes, prompt: list[int], max_tokens: int, deadline: float

@@ -106,10 +106,14 @@ class SmallCluster:
         task.add_done_callback(self._forget)
         return task
 
+    def left_over(self) -> list[str]:
+        """At the living workers: nothing, long after all requests have ended."""
+        at_prefill = [text for worker in self.prefill.values() for text in worker.left_over()]
+        return at_prefill + [text for worker in self.decode.values() for text in worker.left_over()]
+
     async def stop(self) -> list[str]:
-        """Ends everything; what was left over at the living workers, which should be nothing."""
-        left_over = [text for worker in self.prefill.values() for text in worker.left_over()]
-        left_over += [text for worker in self.decode.values() for text in worker.left_over()]
+        """Ends everything; what was left over."""
+        left_over = self.left_over()
         for task in list(self._background):
             task.cancel()
         for decode in [*self.decode.values(), *self._buried]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -117,6 +118,29 @@ def test_the_trace_shows_that_prefill_goes_on_while_decode_speaks(fake_cluster: 
     assert sorted(arrows) == [("f", "decode")] * num_handoffs + [("s", "prefill")] * num_handoffs
     assert [e["args"]["ended"] for e in events if e.get("cat") == "lease"][-3:] == ["committed"] * 3
     draw([Panel("P and D", timeline(events))], tmp_path / "picture.svg")
+
+
+def test_a_prefill_worker_that_shares_no_layout_costs_no_request_and_is_named(fake_cluster: Processes) -> None:
+    """Blocks of another size: refused by name, and the decode worker computes the prompt."""
+    odd = fake_cluster.start_worker("prefill", "prefill-odd", engine={"num_blocks": 256, "block_size": 8})
+    decode = fake_cluster.worker("decode-0")
+    try:
+        fake_cluster.controller.set_members([odd.member(), decode.member()])
+        wait_until(lambda: fake_cluster.complete([97, 98]).headers["x-path"] == "local", 10)
+        refused = decode.metric("pdserve_kv_transfer_failures_total", reason="incompatible")
+        prompt, started_at = prompt_of(100, seed=40), time.monotonic()
+        response = fake_cluster.complete(prompt)
+        assert response.json()["choices"][0]["text"] == expected(prompt)
+        assert response.headers["x-path"] == "local"
+        assert time.monotonic() - started_at < 5
+        assert decode.metric("pdserve_kv_transfer_failures_total", reason="incompatible") > refused
+        log = (fake_cluster.log_dir / f"{decode.addresses['incarnation']}.log").read_text()
+        assert "block_size is 8 here and 16 on the peer" in log
+    finally:
+        odd.kill()
+        fake_cluster.workers.remove(odd)
+        fake_cluster.publish()
+    wait_until(lambda: fake_cluster.complete([97, 98]).headers["x-path"] == "p2p", 10)
 
 
 def test_decode_speaks_and_prefill_computes_while_a_hand_off_is_open(cluster: Processes) -> None:
