@@ -17,17 +17,20 @@ from rpc import worker_pb2
 from tests.engine_config import engine_config
 from tests.unit.workers.pair import Pair, token_request
 
-POOLED = TransferConfig(
+PATIENT = TransferConfig(
     staging_slots=4,
     staging_slot_bytes=1024,
     max_quarantined_slots=3,
     lease_s=5.0,
     renew_every_s=1.0,
     transfer_timeout_s=1.0,
-    pool_lookup_timeout_s=0.3,
-    pool_read_timeout_s=0.3,
+    pool_lookup_timeout_s=5.0,
+    pool_read_timeout_s=5.0,
     pool_avoid_s=0.2,
-    pool_offer_timeout_s=0.6,
+    pool_offer_timeout_s=10.0,
+)
+HASTY = PATIENT.model_copy(
+    update={"pool_lookup_timeout_s": 0.5, "pool_read_timeout_s": 0.5, "pool_offer_timeout_s": 0.8}
 )
 BLOCK, CHUNK = 4, 8
 
@@ -39,7 +42,14 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     """Without a node so far."""
-    async with Pair(config=POOLED) as pair:
+    async with Pair(config=PATIENT) as pair:
+        yield pair
+
+
+@pytest.fixture
+async def hasty() -> AsyncIterator[Pair]:
+    """One that is to see a node stop."""
+    async with Pair(config=HASTY) as pair:
         yield pair
 
 
@@ -144,11 +154,11 @@ async def test_without_write_back_only_the_prompt_is_in_the_pool(pair: Pair) -> 
 @pytest.mark.parametrize("call", ["handshake", "lookup", "commit"])
 @pytest.mark.parametrize("fault", ["dead", "stopped"])
 async def test_a_node_that_fails_makes_the_prefix_shorter_and_the_text_no_other(
-    pair: Pair, call: str, fault: str
+    hasty: Pair, call: str, fault: str
 ) -> None:
-    end = pair.start_node()
+    end = hasty.start_node()
     prompt = prompt_of(33)
-    await pair.prefill_into_pool(token_request("warm", prompt))
+    await hasty.prefill_into_pool(token_request("warm", prompt))
 
     def fail(name: str) -> None:
         if name == call:
@@ -158,55 +168,55 @@ async def test_a_node_that_fails_makes_the_prefix_shorter_and_the_text_no_other(
 
     end.before = fail
     request = token_request("r", prompt)
-    pair.decode_from_pool(request)
-    assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
-    assert pair.to_d.tokens("r")[0].origin.received_tokens == 0
+    hasty.decode_from_pool(request)
+    assert await hasty.to_d.finished("r") == FakeRunner.expected(prompt, 6)
+    assert hasty.to_d.tokens("r")[0].origin.received_tokens == 0
     silent = FailureReason.PEER_SILENT if fault == "stopped" else FailureReason.PEER_UNAVAILABLE
-    assert pair.pools.failures == [silent]
-    pair.decode_from_pool(token_request("other", prompt_of(33, seed=3)))  # nobody waits for it again
-    async with asyncio.timeout(0.15):
-        await pair.to_d.finished("other")
+    assert hasty.pools.failures == [silent]
+    hasty.decode_from_pool(token_request("other", prompt_of(33, seed=3)))  # nobody waits for it again
+    async with asyncio.timeout(HASTY.pool_lookup_timeout_s):
+        await hasty.to_d.finished("other")
     end.is_dead = False
     end.goes_on.set()
-    await pair.d.check_idle()
+    await hasty.d.check_idle()
 
 
-async def test_a_node_that_is_back_is_used_again(pair: Pair) -> None:
-    end = pair.start_node()
+async def test_a_node_that_is_back_is_used_again(hasty: Pair) -> None:
+    end = hasty.start_node()
     prompt = prompt_of(33)
-    await pair.prefill_into_pool(token_request("warm", prompt))
+    await hasty.prefill_into_pool(token_request("warm", prompt))
     end.stop()
-    pair.decode_from_pool(token_request("in vain", prompt_of(9, seed=100)))
-    await pair.to_d.finished("in vain")
+    hasty.decode_from_pool(token_request("in vain", prompt_of(9, seed=100)))
+    await hasty.to_d.finished("in vain")
     end.goes_on.set()
     num_calls = len(end.calls)
 
     async def is_asked_again() -> bool:
-        request_id = f"other {len(pair.to_d.events)}"
-        pair.decode_from_pool(token_request(request_id, prompt_of(9, seed=len(pair.to_d.events))))
-        await pair.to_d.finished(request_id)
+        request_id = f"other {len(hasty.to_d.events)}"
+        hasty.decode_from_pool(token_request(request_id, prompt_of(9, seed=len(hasty.to_d.events))))
+        await hasty.to_d.finished(request_id)
         return end.calls[num_calls:].count("lookup") > 1  # the probe's, and a request's
 
     async with asyncio.timeout(5):
         while not await is_asked_again():
             continue
-    pair.decode_from_pool(token_request("r", prompt))
-    assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
-    assert pair.to_d.tokens("r")[0].origin.received_tokens == 32
+    hasty.decode_from_pool(token_request("r", prompt))
+    assert await hasty.to_d.finished("r") == FakeRunner.expected(prompt, 6)
+    assert hasty.to_d.tokens("r")[0].origin.received_tokens == 32
 
 
-async def test_a_read_that_stalls_is_given_up_and_its_bytes_harm_nobody(pair: Pair) -> None:
-    pair.start_node()
+async def test_a_read_that_stalls_is_given_up_and_its_bytes_harm_nobody(hasty: Pair) -> None:
+    hasty.start_node()
     prompt = prompt_of(33)
-    await pair.prefill_into_pool(token_request("warm", prompt))
-    pair.d.transport.stall()
-    pair.decode_from_pool(token_request("r", prompt))
-    assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
-    assert pair.to_d.tokens("r")[0].origin.received_tokens == 0
-    pair.d.transport.resume()
-    pair.decode_from_pool(token_request("next", prompt))
-    assert await pair.to_d.finished("next") == FakeRunner.expected(prompt, 6)
-    await pair.d.check_idle()
+    await hasty.prefill_into_pool(token_request("warm", prompt))
+    hasty.d.transport.stall()
+    hasty.decode_from_pool(token_request("r", prompt))
+    assert await hasty.to_d.finished("r") == FakeRunner.expected(prompt, 6)
+    assert hasty.to_d.tokens("r")[0].origin.received_tokens == 0
+    hasty.d.transport.resume()
+    hasty.decode_from_pool(token_request("next", prompt))
+    assert await hasty.to_d.finished("next") == FakeRunner.expected(prompt, 6)
+    await hasty.d.check_idle()
 
 
 async def test_blocks_up_to_the_first_that_is_not_valid_count(pair: Pair) -> None:
@@ -230,7 +240,7 @@ async def test_a_node_that_could_not_share_kv_is_asked_once(pair: Pair) -> None:
     other = replace(pair.d.info, compatibility=replace(pair.d.info.compatibility, block_size=8))
     end = pair.pools.start_node(other)
     await answer(pair, prompt_of(20), request_id="first")
-    await asyncio.sleep(POOLED.pool_avoid_s)
+    await asyncio.sleep(PATIENT.pool_avoid_s)
     await answer(pair, prompt_of(20, seed=1), request_id="second")
     assert set(end.calls) <= {"handshake", "close"}
     assert end.calls.count("handshake") == 2  # one of each worker
@@ -251,8 +261,8 @@ async def test_when_one_of_two_nodes_is_gone_what_the_other_has_up_to_the_gap_co
 
 
 @pytest.mark.parametrize("fault", ["dead", "stopped"])
-async def test_prefill_says_done_though_no_node_takes_what_it_offers(pair: Pair, fault: str) -> None:
-    end = pair.start_node()
+async def test_prefill_says_done_though_no_node_takes_what_it_offers(hasty: Pair, fault: str) -> None:
+    end = hasty.start_node()
 
     def fail(name: str) -> None:
         if name == "offer":
@@ -264,13 +274,13 @@ async def test_prefill_says_done_though_no_node_takes_what_it_offers(pair: Pair,
     started_at = asyncio.get_running_loop().time()
     prompt = prompt_of(33)
     request = token_request("r", prompt)
-    done = await pair.prefill_into_pool(request)
+    done = await hasty.prefill_into_pool(request)
     assert done.computed_tokens == 32
-    assert asyncio.get_running_loop().time() - started_at < POOLED.pool_offer_timeout_s + 0.5
-    pair.decode_from_pool(request)
-    assert await pair.to_d.finished("r") == FakeRunner.expected(prompt, 6)
+    assert asyncio.get_running_loop().time() - started_at < HASTY.pool_offer_timeout_s + 0.5
+    hasty.decode_from_pool(request)
+    assert await hasty.to_d.finished("r") == FakeRunner.expected(prompt, 6)
     end.goes_on.set()
-    await pair.check_idle()
+    await hasty.check_idle()
 
 
 async def test_a_pool_without_nodes_is_no_obstacle(pair: Pair) -> None:
@@ -311,7 +321,7 @@ async def test_cancelled_at_any_moment_a_request_leaves_nothing(pair: Pair) -> N
 async def test_with_few_blocks_preempted_requests_come_back_without_the_pool_and_no_counter_goes_down() -> None:
     """Prompts that hit the pool for more, and for less, than what is still here when they come back."""
     config = engine_config(block_size=BLOCK, num_blocks=24, prefill_chunk_size=CHUNK, preemption="recompute")
-    async with Pair(engine=config, config=POOLED) as pair:
+    async with Pair(engine=config, config=PATIENT) as pair:
         end = pair.start_node()
         prompts = {f"r{i}": [*prompt_of(16, seed=i % 2), *prompt_of(2, seed=i)] for i in range(6)}
         for request_id, prompt in prompts.items():
