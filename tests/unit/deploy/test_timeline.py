@@ -140,8 +140,8 @@ def test_a_picture_of_one_engine_has_no_halves(tmp_path: Path) -> None:
 
 def test_a_picture_of_many_requests_and_steps_stays_small(tmp_path: Path) -> None:
     file = tmp_path / "picture.svg"
-    draw([Panel("forty", timeline(of_engine(40, num_steps=1000)))], file)
-    assert file.stat().st_size < 400_000
+    draw([Panel("twenty", timeline(of_engine(20, num_steps=500)))], file)
+    assert file.stat().st_size < 200_000
 
 
 def test_the_same_trace_gives_the_same_picture(tmp_path: Path) -> None:

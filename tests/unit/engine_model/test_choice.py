@@ -60,14 +60,14 @@ def test_top_p_counts_within_top_k() -> None:
 
 
 def test_top_p_over_a_flat_distribution_keeps_its_share() -> None:
-    row = torch.zeros(4000, 1000)
-    drawn = set(choose_tokens(row, [params(top_p=0.5)] * 4000, range(4000)))
-    assert 480 <= len(drawn) <= 501
+    row = torch.zeros(2000, 500)
+    drawn = set(choose_tokens(row, [params(top_p=0.5)] * 2000, range(2000)))
+    assert 240 <= len(drawn) <= 251
 
 
 def test_top_k_beyond_the_first_candidates_is_exact() -> None:
-    row = torch.linspace(1, 0, 1000).expand(4000, -1)
-    drawn = choose_tokens(row, [params(top_k=300)] * 4000, range(4000))
+    row = torch.linspace(1, 0, 1000).expand(2000, -1)
+    drawn = choose_tokens(row, [params(top_k=300)] * 2000, range(2000))
     assert max(drawn) < 300
     assert len(set(drawn)) > 290
 
