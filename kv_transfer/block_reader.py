@@ -21,6 +21,7 @@ from kv_transfer.block_part import WHOLE, BlockPart
 from kv_transfer.completion import ended
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError
+from kv_transfer.read_turns import ReadTurns
 from kv_transfer.staging import Slot, StagingRing
 from kv_transfer.transport import Transport
 
@@ -75,6 +76,7 @@ class BlockReader:
         engine: EngineThread,
         ring: StagingRing,
         config: TransferConfig,
+        turns: ReadTurns | None = None,
     ) -> None:
         self._request = request
         self._plan = plan
@@ -84,6 +86,7 @@ class BlockReader:
         self._ring = ring
         self._config = config
         self._in_flight = asyncio.Semaphore(config.reads_in_flight)
+        self._turns = turns or ReadTurns(config)  # shared by all who read from the peer
         self._tasks: list[asyncio.Task[None]] = []
         self.num_bytes = 0  # in place
         self.spans: list[Span] = []
@@ -119,17 +122,26 @@ class BlockReader:
 
     async def _move(self, piece: Piece) -> None:
         async with self._in_flight:
-            timeout_s = self._config.reserve_timeout_s
-            slot = await self._ring.acquire(timeout_s, self._order(timeout_s))
+            slot = await self._take_slot()
             await self._read(piece, slot)
             await self._copy(piece, slot)
             self.num_bytes += self._num_bytes(piece)
+
+    async def _take_slot(self) -> Slot:
+        timeout_s = self._config.reserve_timeout_s
+        await self._turns.take(self._order(timeout_s))
+        try:
+            return await self._ring.acquire(timeout_s, self._order(timeout_s))
+        except BaseException:
+            self._turns.give_back()
+            raise
 
     async def _read(self, piece: Piece, slot: Slot) -> None:
         loop = asyncio.get_running_loop()
         started_at = loop.time()
         timeout_s = self._config.read_timeout_s(self._num_bytes(piece))
         read = self._transport.read(self._peer, piece.sources, slot, self._order(timeout_s), piece.part)
+        self._turns.give_back_after(read)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

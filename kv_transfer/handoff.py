@@ -103,7 +103,14 @@ class Handoff:
         plan = await asyncio.wrap_future(self._engine.call(self._plan))
         announced = Announcements(plan)
         reader = BlockReader(
-            self._request, plan, self._link.incarnation, transport, self._engine, self._ring, self._config
+            self._request,
+            plan,
+            self._link.incarnation,
+            transport,
+            self._engine,
+            self._ring,
+            self._config,
+            self._link.turns,
         )
         valid = False
         try:
@@ -241,6 +248,5 @@ async def unless(lost: asyncio.Future[HandoffError], work: Coroutine[Any, Any, T
             raise lost.result()
         return task.result()
     finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # it may fail while it ends
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # it may fail while it ends, and that is seen

@@ -43,8 +43,8 @@ class Tombstone:
 class LeaseTable:
     """Maintains one live session at most for each session id.
 
-    `on_awake` hears whether a peer may be reading: true from the first Open on; false again only `lease_s` after a
-    lease that ended without a Valid, so that late reads get to their end too. `on_ended` hears of each lease's end.
+    `on_awake` hears whether a peer may be reading: true from the first Open on; false again only `in_doubt_s` after
+    a lease that ended without a Valid, so that late reads get to their end too. `on_ended` hears of each lease's end.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class LeaseTable:
                 self._engine.abort(request.request_id)
         if session.listener is not None:
             if committed is None:
-                self._awake_until = now + self._config.lease_s
+                self._awake_until = now + max(self._config.lease_s, self._config.in_doubt_s)
             session.listener(SessionEnded(reason, detail))
 
     def _bury(self, ticket: Ticket, committed: int | None, now: float) -> None:

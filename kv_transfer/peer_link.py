@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import Peer, PeerUnavailable
+from kv_transfer.read_turns import ReadTurns
 from kv_transfer.signalling import PeerSignalling
 from kv_transfer.transport import TransferFailed, Transport
 
@@ -48,6 +49,7 @@ class PeerLink:
         self._connecting = asyncio.Lock()
         self._connected: dict[str, Transport] = {}
         self._refused: HandoffError | None = None
+        self.turns = ReadTurns(config)
         self._is_suspect = False
         self._in_doubt: dict[str, list[Future[None]]] = {}  # reads, by transport
         self._in_doubt_since = 0.0

@@ -120,6 +120,10 @@ class WorkerProcess:
             transports=self.addresses["transports"],
         )
 
+    @property
+    def port(self) -> int:
+        return int(self.addresses["grpc"].rpartition(":")[2])
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

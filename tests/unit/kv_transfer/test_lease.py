@@ -373,8 +373,9 @@ class TestTheLease:
         p.prefill()
         p.open()
         p.advance(CONFIG.lease_s)
+        p.advance(CONFIG.in_doubt_s - 1)
         assert p.awake == [True]
-        p.advance(CONFIG.lease_s)
+        p.advance(1)
         assert p.awake == [True, False]
 
 
