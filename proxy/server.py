@@ -21,6 +21,7 @@ from proxy.grpc_server import BindError, bind, build_server
 from proxy.http_server import build_app
 
 CLOSE_S = 3.0
+DATE_S = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -31,7 +32,22 @@ class Addresses:
 
 
 class QuietServer(uvicorn.Server):
-    """Uvicorn without its own signal handling: the process has one owner of signals, and it is not this."""
+    """Uvicorn without its own signal handling, since the process has one owner of signals, and it is not this; and
+    without waking up ten times a second to see whether it should end."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told_to_end = asyncio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._told_to_end.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(counter=0):  # renews the Date header
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._told_to_end.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,7 +93,7 @@ class ProxyServer:
     async def stop(self) -> None:
         await self._core.stop()
         await self._grpc.stop(CLOSE_S)
-        self._http.should_exit = True
+        self._http.end()
         http, *others = self._tasks
         for task in others:
             task.cancel()
