@@ -127,6 +127,7 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 await self._started.decode.wait_idle()
                 await self._started.prefill.wait_idle()
+                await self._started.kv.pool.writer.settle()  # what it computed outlives it
         except TimeoutError:
             return self._give_up_all(f"the worker leaves, and the request did not end within {timeout_s:g} s")
         return 0

@@ -58,6 +58,11 @@ class PoolWriter:
         """The same with all full blocks of a request that has ended, or is about to: its generated tokens' too."""
         return self._start(self._write_back(request, members))
 
+    async def settle(self) -> None:
+        """Waits for the offers that run, each of which has its deadline."""
+        if self._running:
+            await asyncio.wait(self._running)
+
     async def close(self) -> None:
         for task in self._running:
             task.cancel()

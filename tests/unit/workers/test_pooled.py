@@ -128,7 +128,9 @@ async def test_with_write_back_the_next_turn_hits_what_was_generated(pair: Pair,
     prompt = prompt_of(10)
     await answer(pair, prompt, 15, reads=reads, writes_back=True)
     turn = [*prompt, *FakeRunner.expected(prompt, 15), *prompt_of(5, seed=2)]
-    await wait(lambda: end.node.store.counts().num_objects == 24 // BLOCK)  # all that was computed
+    await pair.check_idle()
+    await pair.pool.writer.settle()
+    assert end.node.store.counts().num_objects == 24 // BLOCK  # all that was computed
     await pair.start_prefill_end("p-2")
     done = await pair.prefill_into_pool(token_request("next", turn))
     assert done.cached_tokens == 24
