@@ -130,7 +130,7 @@ def draw(report: KVReport, file: Path) -> None:
     left.set(xlabel="one block", ylabel="GB/s", title="64 MiB in blocks of one size")
     _draw_one(right, {str(num_tokens): series for num_tokens, series in report.prompts.items()})
     right.set(xlabel="tokens of the prompt", title="one prompt of the default model")
-    right.legend(frameon=False)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", frameon=False)
     figure.savefig(file)
 
 
