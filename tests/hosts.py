@@ -6,9 +6,11 @@ goes when the context ends, and what a killed run left goes when the next one be
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +23,7 @@ PREFIX = "pdserve"
 NAMESPACES = Path("/run/netns")
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "iptables": "iptables", "unshare": "util-linux"}
 OWN_ADDRESS = 254  # the test's own, on each network
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000  # sched.h
 SET_HOSTNAME = 'hostname "$0" && exec "$@"'
 
 
@@ -38,6 +41,16 @@ class Host:
             return list(arguments)
         enter = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", SET_HOSTNAME, self.name]
         return [*enter, *arguments]
+
+    def enter(self) -> None:
+        """This process goes there, before it has threads: as `ip netns exec` does it, /sys is that host's too."""
+        with (NAMESPACES / self.namespace).open() as namespace:
+            _system_call("setns", namespace.fileno(), CLONE_NEWNET)
+        _system_call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
+        socket.sethostname(self.name)
+        _run("mount", "--make-rslave", "/")
+        _run("umount", "--lazy", "/sys")
+        _run("mount", "-t", "sysfs", self.name, "/sys")
 
 
 HERE = Host("here", "127.0.0.1")
@@ -169,6 +182,11 @@ def _missing() -> str | None:
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
     _remove_namespace(probe)
     return made.stderr.strip() or None
+
+
+def _system_call(name: str, *arguments: int) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
 def _in(host: Host, *command: str) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,23 +76,10 @@ class StaticController(control_pb2_grpc.MembershipServicer):
         self._server.stop(0).wait()
 
 
-class SpawnedProcess(subprocess.Popen[str]):
-    """One that can be started on another host, which takes seconds."""
-
-    def read(self) -> str:
-        assert self.stdout is not None
-        return self.stdout.readline()
-
-
-def start_process(
-    run: Callable[[str, Say], None], argument: str, command: Sequence[str], host: Host, log: Path
-) -> ForkedProcess | SpawnedProcess:
-    """`run(argument, …)`, or on another host `python -m command`, which does the same."""
-    if not host.namespace:
-        return ForkedProcess(run, argument, log)
-    with log.open("w") as file:
-        arguments = host.command([sys.executable, "-m", *command])
-        return SpawnedProcess(arguments, stdout=subprocess.PIPE, stderr=file, text=True, cwd=ROOT)
+def run_on(host: Host, run: Callable[[str, Say], None], argument: str, say: Say) -> None:
+    if host.namespace:
+        host.enter()
+    run(argument, say)
 
 
 def run_proxy(arguments: str, say: Say) -> None:
@@ -103,7 +91,7 @@ def run_proxy(arguments: str, say: Say) -> None:
 class WorkerProcess:
     name: str
     role: RoleName
-    process: ForkedProcess | SpawnedProcess
+    process: ForkedProcess
     addresses: dict[str, Any]
     host: Host = HERE
 
@@ -166,7 +154,7 @@ class Processes:
         self.controller = StaticController(self.own_address)
         self.http = ""
         self.grpc = ""
-        self._proxy: ForkedProcess | SpawnedProcess | None = None
+        self._proxy: ForkedProcess | None = None
 
     def start_worker(self, role: RoleName, name: str = "", host: Host = HERE, **fields: Any) -> WorkerProcess:
         name = name or f"{role}-{sum(1 for w in self.workers if w.role == role)}"
@@ -213,8 +201,7 @@ class Processes:
     def _start(self, spec: dict[str, Any], host: Host) -> WorkerProcess:
         log = self.log_dir / f"{spec['incarnation']}.log"
         described = json.dumps(spec)
-        command = ["tests.integration.worker_main", described]
-        process = start_process(worker_main.run, described, command, host, log)
+        process = ForkedProcess(partial(run_on, host, worker_main.run), described, log)
         addresses = process.read()
         assert addresses, f"{spec['name']} did not start:\n{log.read_text()[-3000:]}"
         return WorkerProcess(spec["name"], spec["role"], process, json.loads(addresses), host)
@@ -249,7 +236,7 @@ class Processes:
         }
         given = [*(f"--{key}={value}" for key, value in options.items()), *arguments]
         log = self.log_dir / "proxy.log"
-        self._proxy = start_process(run_proxy, json.dumps(given), ["proxy", *given], host, log)
+        self._proxy = ForkedProcess(partial(run_on, host, run_proxy), json.dumps(given), log)
         wait_until(self.is_ready, START_TIMEOUT_S)
 
     def is_ready(self) -> bool:

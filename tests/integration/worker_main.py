@@ -1,6 +1,6 @@
 """One worker or pool node as a plain process, for tests: its spec as JSON in, its addresses as JSON out, until its end.
 
-In a process of its own by `ForkedProcess(run, …)`, or by `python -m tests.integration.worker_main SPEC`.
+It runs in a process of its own: `ForkedProcess(run, …)`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,3 @@ def make_process(spec: str) -> Worker | PoolNodeProcess:
     if json.loads(spec)["role"] == "pool":
         return PoolNodeProcess(PoolNodeSpec.model_validate_json(spec))
     return Worker(WorkerSpec.model_validate_json(spec))
-
-
-if __name__ == "__main__":
-    run(sys.argv[1], lambda words: print(words, flush=True))
