@@ -304,6 +304,7 @@ class TestAFailedTransfer:
         await check_fails(pair, FailureReason.TRANSFER_FAILED, attempt=2, check_held=False)
         assert pair.decode.ring.counts().free == free
         pair.decode.transport.resume()
+        await pair.until(lambda: pair.decode.ring.counts().quarantined == 0)
         assert await pair.serve(PROMPT, ticket(3)) == EXPECTED
         await pair.check_nothing_is_held()
 
