@@ -35,7 +35,7 @@ from tests.unit.kv_transfer.pair import make_engine, transfer_config
 REQUEST_S = 60.0
 GRACE_S = 5.0  # an answer that comes later than this after the deadline is a hang
 RESTART_S = 1.0
-IN_DOUBT_S = 5.0  # far below the default: else most hand-offs would be refused because some read before did not end
+IN_DOUBT_S = 0.2  # far below the default: else most hand-offs would be refused because a read before did not end
 PREFILL_STEPS_S = (0.004, 0.7)  # of one incarnation after the other: with a slow one, leases must be renewed
 DECODE_STEP_S = 0.004
 LATEST_S = 45.0  # after which no message is under way any more
