@@ -124,6 +124,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()  # who comes before the server runs waits, and is not refused
     except OSError as error:
         listener.close()
         raise BindError(f"cannot listen on {join_host_port(host, port)}: {error.strerror}") from error
