@@ -58,6 +58,12 @@ def ask(cluster: Processes, prompt: list[int]) -> inference_pb2.Finished:
     return finished
 
 
+def ask_all(cluster: Processes, prompts: list[list[int]]) -> list[inference_pb2.Finished]:
+    """All at once."""
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(lambda prompt: ask(cluster, prompt), prompts))
+
+
 def prompt_of(length: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(97, 123), k=length)
 
@@ -81,6 +87,11 @@ def test_the_text_is_the_same_wherever_a_prefix_is_known(cluster: Processes) -> 
     only(cluster, "prefill-0", "decode-1")
     on_decode = {length: ask(cluster, prompt) for length, prompt in second.items()}
     on_both = {length: ask(cluster, prompt) for length, prompt in first.items()}
+    only(cluster, "prefill-0", "decode-0")
+    crowded = [prompt_of(length, seed=2000 + length) for length in LENGTHS]
+    ask_all(cluster, crowded * 4)
+    only(cluster, "prefill-0", "decode-1")
+    ask_all(cluster, crowded * 4)
     for answers in (on_prefill, on_decode, on_both):
         for length, finished in answers.items():
             assert finished.path == "p2p"
@@ -93,9 +104,8 @@ def test_a_prompt_that_decode_holds_whole_is_answered_again_and_again(cluster: P
     prompt = prompt_of(length, seed=77 + length)
     for _ in range(3):
         ask(cluster, prompt)
-    with ThreadPoolExecutor(20) as pool:
-        for finished in pool.map(lambda _: ask(cluster, prompt), range(20)):
-            assert finished.usage.cached_tokens == full_blocks(length)
+    for finished in ask_all(cluster, [prompt] * 20):
+        assert finished.usage.cached_tokens == full_blocks(length)
     cluster.wait_idle()
 
 

@@ -99,7 +99,7 @@ class TestGlooTransport(TransportContract):
         reader.transport.connect("P", source.transport.metadata(), doomed).result(WAIT_S)
         reads = [reader.transport.read("P", [n], reader.slot(n)) for n in range(2)]
         for each in reads:
-            with pytest.raises(TransferFailed, match="gloo: Connection (closed|reset) by peer"):
+            with pytest.raises(TransferFailed, match=r"gloo: Connection (closed|reset) by peer"):
                 each.result(WAIT_S / 2)  # long before the deadline
         assert bool((reader.ring.memory == 77).all())
 
