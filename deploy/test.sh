@@ -23,7 +23,7 @@ step format ruff format --check .
 step lint ruff check .
 step types mypy
 step unit pytest -q -n 2 --dist loadfile -rs tests/unit
-step integration pytest -q -rs --durations=10 tests/integration
+step integration pytest -q -n 2 --dist loadfile -rs --durations=10 tests/integration
 step drill pytest -q -rs --durations=5 tests/drill
 echo "==> gpu: not run here; on a machine with one: PYTHON=.venv/bin/python tests/gpu/run.sh"
 step "nothing left behind" python -m tests.leftovers after "$left"
