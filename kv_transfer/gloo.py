@@ -94,5 +94,5 @@ def _listening_store(host: str) -> TCPStore:
 
 
 def _what(error: Exception) -> str:
-    """Without the place in Gloo's source before it, and its advice after it."""
-    return re.sub(r"^\[[^\]]*\] ", "", str(error)).partition("\n")[0].partition(". ")[0]
+    """Without the place in Gloo's source and the peer's port before it, and its advice after it."""
+    return re.sub(r"^\[[^\]]*\] (Read error \[[^\]]*\]:\d+: )?", "", str(error)).partition("\n")[0].partition(". ")[0]
