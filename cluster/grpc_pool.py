@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Sequence
 
 import grpc
 
 from decode_worker.grpc_peer import CHANNEL_OPTIONS
-from kv_transfer.messages import (
-    BlockRef,
-    Compatibility,
-    FailureReason,
-    HandoffError,
-    PeerInfo,
-    Ticket,
-    TransportInfo,
-)
-from kv_transfer.peer import PeerUnavailable
+from decode_worker.peer_wire import handshake_error, handshake_request, peer_info, unavailable, wire_refs, wire_ticket
+from kv_transfer.messages import BlockRef, PeerInfo, Ticket
 from kv_transfer.pool_messages import OfferSource
-from rpc import peer_pb2, pool_pb2, pool_pb2_grpc, worker_pb2
+from rpc import peer_pb2, pool_pb2, pool_pb2_grpc
 
 
 class GrpcPoolNode:
@@ -71,42 +61,3 @@ class GrpcPoolNode:
 
     async def disconnect(self) -> None:
         await self._channel.close()
-
-
-@contextmanager
-def unavailable(address: str) -> Iterator[None]:
-    """Turns gRPC's errors into PeerUnavailable."""
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise PeerUnavailable(f"{address}: {error.code().name}: {error.details()}") from None
-    except grpc.aio.UsageError:
-        raise PeerUnavailable(f"{address}: disconnected") from None
-
-
-def handshake_request(me: PeerInfo, incarnation: str) -> peer_pb2.HandshakeRequest:
-    return peer_pb2.HandshakeRequest(
-        incarnation=me.incarnation,
-        compatibility=peer_pb2.Compatibility(**asdict(me.compatibility)),
-        peer_incarnation=incarnation,
-        transports=[peer_pb2.TransportInfo(name=t.name, metadata=t.metadata) for t in me.transports],
-    )
-
-
-def handshake_error(address: str, error: grpc.aio.AioRpcError) -> Exception:
-    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-        return HandoffError(FailureReason.INCOMPATIBLE, error.details() or "refused")
-    return PeerUnavailable(f"{address}: {error.code().name}: {error.details()}")
-
-
-def peer_info(wire: peer_pb2.HandshakeResponse) -> PeerInfo:
-    transports = tuple(TransportInfo(t.name, t.metadata) for t in wire.transports)
-    return PeerInfo(wire.incarnation, Compatibility.read_from(wire.compatibility), transports)
-
-
-def wire_ticket(ticket: Ticket) -> worker_pb2.Ticket:
-    return worker_pb2.Ticket(session=ticket.session, attempt=ticket.attempt)
-
-
-def wire_refs(refs: Sequence[BlockRef]) -> list[peer_pb2.BlockRef]:
-    return [peer_pb2.BlockRef(block=ref.block, generation=ref.generation) for ref in refs]

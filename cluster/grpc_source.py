@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import grpc
 
-from cluster.grpc_pool import handshake_error, handshake_request, peer_info, unavailable, wire_refs, wire_ticket
 from decode_worker.grpc_peer import CHANNEL_OPTIONS
+from decode_worker.peer_wire import handshake_error, handshake_request, peer_info, unavailable, wire_refs, wire_ticket
 from kv_transfer.messages import BlockRef, PeerInfo, Ticket
 from rpc import peer_pb2_grpc, pool_pb2, pool_pb2_grpc
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from dataclasses import asdict
 
 import grpc
 
+from decode_worker.peer_wire import (
+    call_failed,
+    handshake_error,
+    handshake_request,
+    peer_info,
+    unavailable,
+    wire_refs,
+    wire_ticket,
+)
 from engine.sampled_token import SampledToken, TokenLogprobs
 from kv_transfer.messages import (
     BlockRef,
     ChunkReady,
-    Compatibility,
     FailureReason,
-    HandoffError,
     PeerInfo,
     PrefillDone,
     SessionEnded,
     SessionEvent,
     Ticket,
-    TransportInfo,
     Verdict,
 )
 from kv_transfer.peer import PeerUnavailable
 from kv_transfer.signalling import Invitation, SendOrder
 from kv_transfer.transport import TransferFailed
-from rpc import peer_pb2, peer_pb2_grpc, worker_pb2
+from rpc import peer_pb2, peer_pb2_grpc
 
 CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -50,59 +55,42 @@ class GrpcPeer:
         self._stub = peer_pb2_grpc.PeerStub(self._channel)
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
-        request = peer_pb2.HandshakeRequest(
-            incarnation=me.incarnation,
-            compatibility=peer_pb2.Compatibility(**asdict(me.compatibility)),
-            peer_incarnation=incarnation,
-            transports=[peer_pb2.TransportInfo(name=t.name, metadata=t.metadata) for t in me.transports],
-        )
         try:
-            response = await self._stub.Handshake(request)
+            response = await self._stub.Handshake(handshake_request(me, incarnation))
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise HandoffError(FailureReason.INCOMPATIBLE, error.details() or "refused") from None
-            raise self._unavailable(error) from None
-        return PeerInfo(
-            response.incarnation,
-            Compatibility.read_from(response.compatibility),
-            tuple(TransportInfo(t.name, t.metadata) for t in response.transports),
-        )
+            raise handshake_error(self._address, error) from None
+        return peer_info(response)
 
     async def open(self, ticket: Ticket, have_tokens: int) -> AsyncGenerator[SessionEvent, None]:
-        request = peer_pb2.OpenRequest(ticket=_wire_ticket(ticket), have_tokens=have_tokens)
+        request = peer_pb2.OpenRequest(ticket=wire_ticket(ticket), have_tokens=have_tokens)
         call = self._stub.Open(request)
         try:
             async for event in call:
                 yield _session_event(event)
         except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
+            raise call_failed(self._address, error) from None
         finally:
             call.cancel()
 
     async def renew(self, tickets: Sequence[Ticket]) -> list[bool]:
-        request = peer_pb2.RenewRequest(tickets=[_wire_ticket(ticket) for ticket in tickets])
+        request = peer_pb2.RenewRequest(tickets=[wire_ticket(ticket) for ticket in tickets])
         try:
             response = await self._stub.Renew(request)
         except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
+            raise call_failed(self._address, error) from None
         return list(response.alive)
 
     async def commit(self, ticket: Ticket, blocks: Sequence[BlockRef], transport: str = "") -> Verdict:
-        refs = [peer_pb2.BlockRef(block=ref.block, generation=ref.generation) for ref in blocks]
-        request = peer_pb2.CommitRequest(ticket=_wire_ticket(ticket), blocks=refs, transport=transport)
+        request = peer_pb2.CommitRequest(ticket=wire_ticket(ticket), blocks=wire_refs(blocks), transport=transport)
         try:
             response = await self._stub.Commit(request)
         except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
+            raise call_failed(self._address, error) from None
         return Verdict.VALID if response.valid else Verdict.STALE
 
     async def close(self, ticket: Ticket) -> None:
-        try:
-            await self._stub.Close(peer_pb2.CloseRequest(ticket=_wire_ticket(ticket)))
-        except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
-        except grpc.aio.UsageError:
-            raise PeerUnavailable(f"{self._address}: disconnected") from None
+        with unavailable(self._address):
+            await self._stub.Close(peer_pb2.CloseRequest(ticket=wire_ticket(ticket)))
 
     async def join(self, invitation: Invitation) -> None:
         request = peer_pb2.JoinRequest(
@@ -131,19 +119,12 @@ class GrpcPeer:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise TransferFailed(error.details() or "refused") from None
-            raise self._unavailable(error) from None
+            raise call_failed(self._address, error) from None
         except grpc.aio.UsageError:
             raise PeerUnavailable(f"{self._address}: disconnected") from None
 
     async def disconnect(self) -> None:
         await self._channel.close()
-
-    def _unavailable(self, error: grpc.aio.AioRpcError) -> PeerUnavailable:
-        return PeerUnavailable(f"{self._address}: {error.code().name}: {error.details()}")
-
-
-def _wire_ticket(ticket: Ticket) -> worker_pb2.Ticket:
-    return worker_pb2.Ticket(session=ticket.session, attempt=ticket.attempt)
 
 
 def _session_event(wire: peer_pb2.SessionEvent) -> SessionEvent:

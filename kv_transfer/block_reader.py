@@ -37,6 +37,11 @@ class Span:
         return max(0.0, min(self.ended_at, at) - self.started_at)
 
 
+def covered_s(spans: Sequence[Span]) -> float:
+    """From the first start to the last end."""
+    return max((s.ended_at for s in spans), default=0.0) - min((s.started_at for s in spans), default=0.0)
+
+
 class ReadPlan(Protocol):
     """Where the blocks go: a hand-off's plan, or what a pool's reader has of one."""
 
@@ -108,7 +113,7 @@ class BlockReader:
 
     def transfer_s(self) -> float:
         """From the first read to the last byte."""
-        return max((s.ended_at for s in self.spans), default=0.0) - min((s.started_at for s in self.spans), default=0.0)
+        return covered_s(self.spans)
 
     def overlap_ratio(self, done_at: float) -> float | None:
         total = sum(span.before(span.ended_at) for span in self.spans)

@@ -13,11 +13,10 @@ from typing import TypeVar
 
 from engine.engine_thread import EngineThread
 from engine.errors import EngineStopped
+from kv_transfer.introduction import admit
 from kv_transfer.lease import LeaseTable
 from kv_transfer.messages import (
     BlockRef,
-    FailureReason,
-    HandoffError,
     PeerInfo,
     PrefillDone,
     SessionEnded,
@@ -58,13 +57,7 @@ class LocalPeer:
         return frozenset(transport.name for transport in self._info.transports)
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
-        if incarnation != self._info.incarnation:
-            detail = f"this is {self._info.incarnation}, not {incarnation}"
-            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
-        mismatch = self._info.compatibility.mismatch(me.compatibility)
-        if mismatch is not None:
-            raise HandoffError(FailureReason.INCOMPATIBLE, f"{self._info.incarnation}: {mismatch}")
-        return self._info
+        return admit(self._info, me, incarnation)
 
     async def open(self, ticket: Ticket, have_tokens: int) -> AsyncGenerator[SessionEvent, None]:
         events: asyncio.Queue[SessionEvent] = asyncio.Queue()

@@ -15,7 +15,8 @@ import torch
 
 from engine.kv_cache import KVCache
 from kv_transfer.config import TransferConfig
-from kv_transfer.messages import BlockRef, FailureReason, HandoffError, PeerInfo, Ticket
+from kv_transfer.introduction import admit
+from kv_transfer.messages import BlockRef, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import PeerUnavailable
 from kv_transfer.pool_config import PoolConfig
 from kv_transfer.pool_disk import DiskTier
@@ -64,13 +65,7 @@ class LocalPoolNode:
         self._awake_until = -math.inf
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
-        if incarnation != self._info.incarnation:
-            detail = f"this is {self._info.incarnation}, not {incarnation}"
-            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
-        mismatch = self._info.compatibility.mismatch(me.compatibility)
-        if mismatch is not None:
-            raise HandoffError(FailureReason.INCOMPATIBLE, f"{self._info.incarnation}: {mismatch}")
-        return self._info
+        return admit(self._info, me, incarnation)
 
     async def lookup(self, reader: Ticket, keys: Sequence[bytes]) -> list[BlockRef | None]:
         if self.disk is not None:

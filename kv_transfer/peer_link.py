@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from kv_transfer.config import TransferConfig
+from kv_transfer.introduction import choose_transport
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import Peer, PeerUnavailable
 from kv_transfer.read_turns import ReadTurns
@@ -128,7 +129,7 @@ class PeerLink:
             raise self._refused
         try:
             theirs = await self.peer.handshake(self._me, self.incarnation)
-            transport, metadata = self._choose(theirs, transport_name)
+            transport, metadata = choose_transport(self._me, theirs, self.incarnation, self._transports, transport_name)
         except HandoffError as error:
             if error.reason is FailureReason.INCOMPATIBLE:
                 self._refused = error  # nothing will change within this incarnation
@@ -154,21 +155,6 @@ class PeerLink:
             self._in_doubt[transport_name] = in_doubt
             detail = f"{len(in_doubt)} reads from {self.incarnation} are in doubt: none is added before they have ended"
             raise HandoffError(FailureReason.TRANSFER_FAILED, detail)
-
-    def _choose(self, theirs: PeerInfo, transport_name: str) -> tuple[Transport, bytes]:
-        if theirs.incarnation != self.incarnation:
-            detail = f"{theirs.incarnation} answered instead of {self.incarnation}"
-            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
-        mismatch = self._me.compatibility.mismatch(theirs.compatibility)
-        if mismatch is not None:
-            raise HandoffError(FailureReason.INCOMPATIBLE, f"{self.incarnation}: {mismatch}")
-        offered = {info.name: info.metadata for info in theirs.transports}
-        for name, transport in self._transports.items():
-            if name in offered and transport_name in ("", name):
-                return transport, offered[name]
-        wanted = transport_name or " or ".join(self._transports)
-        detail = f"no common transport: {wanted} is wanted here, {self.incarnation} has {', '.join(offered) or 'none'}"
-        raise HandoffError(FailureReason.INCOMPATIBLE, detail)
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from kv_transfer.config import TransferConfig
+from kv_transfer.introduction import choose_transport
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import PeerUnavailable
 from kv_transfer.pool_node import PoolNode
@@ -140,21 +141,6 @@ class PoolLink:
         self._disconnect()
         await self.node.disconnect()
 
-    def _choose(self, theirs: PeerInfo) -> tuple[Transport, bytes]:
-        if theirs.incarnation != self.member.incarnation:
-            detail = f"{theirs.incarnation} answered instead of {self.member.incarnation}"
-            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
-        mismatch = self._me.compatibility.mismatch(theirs.compatibility)
-        if mismatch is not None:
-            raise HandoffError(FailureReason.INCOMPATIBLE, f"{self.member.incarnation}: {mismatch}")
-        offered = {info.name: info.metadata for info in theirs.transports}
-        for name, transport in self._transports.items():
-            if name in offered:
-                return transport, offered[name]
-        wanted = " or ".join(self._transports)
-        detail = f"no common transport: {wanted} is wanted here, {self.member.incarnation} has {', '.join(offered)}"
-        raise HandoffError(FailureReason.INCOMPATIBLE, detail)
-
     def _disconnect(self) -> None:
         if self._transport is not None:
             self._transport.forget(self.member.incarnation)
@@ -163,7 +149,7 @@ class PoolLink:
     async def _introduce(self) -> Transport:
         async with asyncio.timeout(self._config.handshake_timeout_s):
             theirs = await self.node.handshake(self._me, self.member.incarnation)
-            transport, metadata = self._choose(theirs)
+            transport, metadata = choose_transport(self._me, theirs, self.member.incarnation, self._transports)
             await asyncio.wrap_future(transport.connect(self.member.incarnation, metadata))
         self._transport = transport
         return transport

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
 from engine.request import Request
-from kv_transfer.block_reader import BlockReader
+from kv_transfer.block_reader import BlockReader, covered_s
 from kv_transfer.config import TransferConfig
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError, Ticket
 from kv_transfer.pool_link import NODE_FAILED, PoolLink, new_ticket
@@ -176,13 +176,12 @@ class PoolReader:
     def _result(self, plan: PoolPlan, num_valid: int, shares: list[Share]) -> PoolRead:
         num_received = num_valid * plan.block_size
         spans = [span for share in shares if share.reader is not None for span in share.reader.spans]
-        transfer_s = max(s.ended_at for s in spans) - min(s.started_at for s in spans) if spans else 0.0
         return PoolRead(
             num_tokens=plan.have_tokens + num_received,
             num_received=num_received,
             num_bytes=num_valid * self._ring.block_bytes,
             transport=next((share.transport for share in shares if share.reader), None) if num_valid else None,
-            transfer_s=transfer_s,
+            transfer_s=covered_s(spans),
         )
 
 

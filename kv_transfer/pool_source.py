@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kv_transfer.config import TransferConfig
+from kv_transfer.introduction import choose_transport
 from kv_transfer.messages import BlockRef, FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.peer import PeerUnavailable
 from kv_transfer.pool_messages import OfferSource
@@ -102,17 +103,9 @@ class SourceDirectory:
 
     async def _introduce(self, source: Source) -> None:
         theirs = await source.worker.handshake(self._me, source.incarnation)
-        mismatch = self._me.compatibility.mismatch(theirs.compatibility)
-        if theirs.incarnation != source.incarnation:
-            detail = f"{theirs.incarnation} answered instead of {source.incarnation}"
-            raise HandoffError(FailureReason.PEER_UNAVAILABLE, detail)
-        if mismatch is not None:
-            raise HandoffError(FailureReason.INCOMPATIBLE, f"{source.incarnation}: {mismatch}")
-        offered = {info.name: info.metadata for info in theirs.transports}
-        if self._transport.name not in offered:
-            detail = f"{source.incarnation} offers no {self._transport.name}"
-            raise HandoffError(FailureReason.INCOMPATIBLE, detail)
-        await asyncio.wrap_future(self._transport.connect(source.incarnation, offered[self._transport.name]))
+        mine = {self._transport.name: self._transport}
+        transport, metadata = choose_transport(self._me, theirs, source.incarnation, mine)
+        await asyncio.wrap_future(transport.connect(source.incarnation, metadata))
         source.is_connected = True
 
     async def _forget(self, source: Source) -> None:
