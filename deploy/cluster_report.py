@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from deploy.cluster_state import ClusterState
 from deploy.control_client import ControlClient, ControllerUnreachableError
-from proxy.transport_choice import choose_path
+from proxy.routing.transport_choice import choose_path
 from rpc import control_pb2, worker_pb2
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from proxy.config import ProxyConfig
 from proxy.core import Core
-from proxy.grpc_server import BindError
+from proxy.fronts.grpc_server import BindError
 from proxy.model import ServedModel
 from proxy.server import ProxyServer
 

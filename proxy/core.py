@@ -9,14 +9,14 @@ import asyncio
 import secrets
 
 from proxy.config import ProxyConfig
-from proxy.dispatcher import Dispatcher
-from proxy.grammar_compiler import GrammarCompiler
-from proxy.membership import MembershipWatch
+from proxy.grammar.grammar_compiler import GrammarCompiler
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
+from proxy.routing.dispatcher import Dispatcher
 from proxy.service import GenerationService
-from proxy.worker_link import LinkTimes
-from proxy.worker_pool import WorkerPool
+from proxy.workers.membership import MembershipWatch
+from proxy.workers.worker_link import LinkTimes
+from proxy.workers.worker_pool import WorkerPool
 from rpc import control_pb2
 
 DEFAULT_TIMES = LinkTimes()

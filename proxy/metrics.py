@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from proxy.priority import LABELS
+from proxy.request.priority import LABELS
 
 FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.tokenizer import Tokenizer
-from proxy.tool_call_format import FORMATS, ToolCallFormat
+from proxy.text.tokenizer import Tokenizer
+from proxy.tools.tool_call_format import FORMATS, ToolCallFormat
 
 CONTEXT_FIELDS = ("max_position_embeddings", "max_model_len")
 

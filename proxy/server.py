@@ -17,8 +17,8 @@ import uvicorn
 from proxy.address import join_host_port
 from proxy.config import ProxyConfig
 from proxy.core import Core
-from proxy.grpc_server import BindError, bind, build_server
-from proxy.http_server import build_app
+from proxy.fronts.grpc_server import BindError, bind, build_server
+from proxy.fronts.http_server import build_app
 
 CLOSE_S = 3.0
 DATE_S = 1.0

@@ -11,23 +11,23 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from proxy import prompt as prompts
 from proxy.config import ProxyConfig
-from proxy.course_log import CourseLog
-from proxy.dispatcher import Dispatcher
 from proxy.errors import ApiError, ErrorCode, invalid
-from proxy.generation import Generation
-from proxy.generation_request import Admission, GenerationRequest
-from proxy.grammar_compiler import GrammarCompiler
-from proxy.kv_mode import KvMode
-from proxy.lifecycle import Lifecycle
+from proxy.grammar.grammar_compiler import GrammarCompiler
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
-from proxy.priority import Priority
-from proxy.prompt import Prompt
-from proxy.queue import QueueFull
-from proxy.unsupported import shortened
-from proxy.worker_pool import WorkerPool
+from proxy.openai.unsupported import shortened
+from proxy.request.course_log import CourseLog
+from proxy.request.generation import Generation
+from proxy.request.generation_request import Admission, GenerationRequest
+from proxy.request.kv_mode import KvMode
+from proxy.request.lifecycle import Lifecycle
+from proxy.request.priority import Priority
+from proxy.routing.dispatcher import Dispatcher
+from proxy.routing.queue import QueueFull
+from proxy.text import prompt as prompts
+from proxy.text.prompt import Prompt
+from proxy.workers.worker_pool import WorkerPool
 
 INLINE_CHARACTERS = 2000  # a longer prompt would hold up the streams of others
 TOKENIZER_THREADS = 2

@@ -11,11 +11,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from deploy.model_store import DEFAULT_MODEL, default_cache_dir, resolve_model
-from proxy.chat_template import ChatTemplate
 from proxy.model import ServedModel
-from proxy.openai_api import ChatBody, parse
-from proxy.prompt import all_to_ids
-from proxy.tokenizer import Tokenizer
+from proxy.openai.api import ChatBody, parse
+from proxy.text.chat_template import ChatTemplate
+from proxy.text.prompt import all_to_ids
+from proxy.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.integration
 

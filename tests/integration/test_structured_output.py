@@ -176,4 +176,4 @@ def test_the_process_that_tries_grammars_ends_when_its_proxy_is_killed(
 def checkers() -> list[psutil.Process]:
     """Of the proxies that this test started."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "proxy.grammar_checker" in child.cmdline()]
+    return [child for child in children if "proxy.grammar.grammar_checker" in child.cmdline()]

@@ -62,7 +62,11 @@ def test_a_pool_lays_its_settings_over_the_cluster_s() -> None:
             "cluster.pools.decode.replicas is -1: it should be greater than or equal",
         ),
         ("proxy.routing", "random", "proxy.routing is 'random': it should be 'round_robin' or 'least_loaded'"),
-        ("proxy.kv_mode", "pooled", "proxy.kv_mode is pooled and cluster.kv_pool.nodes is 0: set nodes to 1 or more"),
+        (
+            "proxy.kv_mode",
+            "pooled",
+            "proxy.kv_mode is pooled and cluster.kv_pool.nodes is 0: set nodes to 1 or more",
+        ),
         ("cluster.engine.device", "gpu", "cluster.engine.device: 'gpu' is no device: set cpu, cuda, or cuda:N"),
         ("cluster.engine.tensor_parallel_size", 2, "tensor_parallel_size is not supported yet: set it to 1"),
         ("cluster.pools", 3, "cluster.pools is 3: it should be a section"),

@@ -15,21 +15,21 @@ import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from proxy import prompt as prompts
-from proxy import sampling as samplings
 from proxy.config import ProxyConfig
 from proxy.core import Core
-from proxy.event_buffer import FinishedEvent
-from proxy.generation_request import GenerationRequest, new_request_id
-from proxy.kv_mode import KvMode
-from proxy.lifecycle import Lifecycle
 from proxy.model import ServedModel
-from proxy.openai_api import ChatBody, CompletionBody, parse
-from proxy.priority import NORMAL, Priority
-from proxy.prompt import Prompt, TextPrompt
-from proxy.sampling import Sampling
+from proxy.openai.api import ChatBody, CompletionBody, parse
+from proxy.request import sampling as samplings
+from proxy.request.event_buffer import FinishedEvent
+from proxy.request.generation_request import GenerationRequest, new_request_id
+from proxy.request.kv_mode import KvMode
+from proxy.request.lifecycle import Lifecycle
+from proxy.request.priority import NORMAL, Priority
+from proxy.request.sampling import Sampling
 from proxy.server import Addresses, ProxyServer
-from proxy.worker_link import LinkTimes
+from proxy.text import prompt as prompts
+from proxy.text.prompt import Prompt, TextPrompt
+from proxy.workers.worker_link import LinkTimes
 from rpc import control_pb2, worker_pb2
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.openai_api import ChatBody, CompletionBody
-from proxy.unsupported import UNSUPPORTED_FIELDS
+from proxy.openai.api import ChatBody, CompletionBody
+from proxy.openai.unsupported import UNSUPPORTED_FIELDS
 from rpc import inference_pb2
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"

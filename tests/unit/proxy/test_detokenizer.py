@@ -7,8 +7,8 @@ import random
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from proxy.detokenizer import Detokenizer, TokenBytes, UnsupportedTokenizer
 from proxy.model import ServedModel
+from proxy.text.detokenizer import Detokenizer, TokenBytes, UnsupportedTokenizer
 
 TEXTS = [
     "plain",

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from proxy.dispatcher import MAX_UNTRANSFERRED
 from proxy.errors import ApiError, ErrorCode
-from proxy.lifecycle import Phase
+from proxy.request.lifecycle import Phase
+from proxy.routing.dispatcher import MAX_UNTRANSFERRED
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import Event, EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
-from proxy.kv_mode import KvMode
+from proxy.request.event_buffer import Event, EventBuffer, FinishedEvent, Route, SlowClient, Timings, TokenEvent, Usage
+from proxy.request.kv_mode import KvMode
 
 FINISHED = FinishedEvent("stop", Usage(1, 1, 0), Timings(0, 0, 0), Route(KvMode.LOCAL, "d", None))
 

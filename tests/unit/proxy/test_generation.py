@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import FinishedEvent, TokenEvent, Usage
-from proxy.generation import Generation
-from proxy.prompt import TextPrompt
+from proxy.request.event_buffer import FinishedEvent, TokenEvent, Usage
+from proxy.request.generation import Generation
+from proxy.text.prompt import TextPrompt
 from rpc import worker_pb2
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 from tests.unit.proxy.fake_worker import PATIENCE_S

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import Route
-from proxy.kv_mode import KvMode
-from proxy.lifecycle import Lifecycle, Phase
-from proxy.metadata import answer_metadata, read_kv_mode, read_write_back
+from proxy.fronts.metadata import answer_metadata, read_kv_mode, read_write_back
+from proxy.request.event_buffer import Route
+from proxy.request.kv_mode import KvMode
+from proxy.request.lifecycle import Lifecycle, Phase
 from rpc import control_pb2, worker_pb2
 from tests.unit.proxy.conftest import Cluster, MakeCluster, collect
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.event_buffer import Route, TokenEvent, Usage
-from proxy.kv_mode import KvMode
-from proxy.lifecycle import Phase
-from proxy.prompt import ChatMessage, ChatPrompt, TokenPrompt
+from proxy.request.event_buffer import Route, TokenEvent, Usage
+from proxy.request.kv_mode import KvMode
+from proxy.request.lifecycle import Phase
+from proxy.text.prompt import ChatMessage, ChatPrompt, TokenPrompt
 from rpc import control_pb2, worker_pb2
 from tests.unit.proxy.conftest import EOS, MAX_MODEL_LEN, Cluster, MakeCluster, collect
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from proxy.errors import ApiError
-from proxy.lifecycle import Phase
+from proxy.request.lifecycle import Phase
 from rpc import control_pb2, worker_pb2
 from rpc.worker_pb2 import PROTOCOL_VERSION
 from tests.unit.proxy.conftest import Cluster, MakeCluster, collect

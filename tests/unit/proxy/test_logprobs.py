@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from proxy.logprobs import LOWEST, Logprob, TokenLogprobs, read_logprobs
 from proxy.model import ServedModel
-from proxy.openai_logprobs import chat_logprobs, completion_logprobs
+from proxy.openai.logprobs import chat_logprobs, completion_logprobs
+from proxy.request.logprobs import LOWEST, Logprob, TokenLogprobs, read_logprobs
 from rpc import worker_pb2
 from tests.unit.proxy.conftest import EOS
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.membership import MembershipWatch
-from proxy.worker_link import LinkEvent, LinkLost, LinkTimes, WorkerLink
-from proxy.worker_pool import WorkerPool
+from proxy.workers.membership import MembershipWatch
+from proxy.workers.worker_link import LinkEvent, LinkLost, LinkTimes, WorkerLink
+from proxy.workers.worker_pool import WorkerPool
 from rpc import control_pb2, worker_pb2
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker
 

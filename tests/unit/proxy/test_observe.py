@@ -8,8 +8,8 @@ from typing import NoReturn
 import grpc
 import pytest
 
-from proxy.course_log import CourseLog
-from proxy.observe_servicer import COURSES_PER_MESSAGE, ObserveServicer, is_local
+from proxy.fronts.observe_servicer import COURSES_PER_MESSAGE, ObserveServicer, is_local
+from proxy.request.course_log import CourseLog
 from rpc import observe_pb2, observe_pb2_grpc
 from tests.unit.proxy.conftest import Cluster, MakeCluster, collect
 

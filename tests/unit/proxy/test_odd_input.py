@@ -10,7 +10,7 @@ import pytest
 
 from proxy.errors import ApiError
 from proxy.model import ServedModel
-from proxy.openai_api import ChatBody, CompletionBody
+from proxy.openai.api import ChatBody, CompletionBody
 from tests.unit.proxy.conftest import Cluster, admit, strict_json
 
 NUMBERS: dict[str, str] = {  # as JSON, or as what some clients take for it

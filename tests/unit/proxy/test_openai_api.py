@@ -8,9 +8,9 @@ import pytest
 
 from proxy.errors import ApiError, ErrorCode
 from proxy.model import ServedModel
-from proxy.openai_api import ChatBody, CompletionBody, parse
-from proxy.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from proxy.sampling import Sampling
+from proxy.openai.api import ChatBody, CompletionBody, parse
+from proxy.request.sampling import Sampling
+from proxy.text.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from tests.unit.proxy.conftest import admit
 
 HI = [{"role": "user", "content": "hi"}]

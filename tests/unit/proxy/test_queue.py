@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.priority import MAX_LEVEL, Priority
-from proxy.queue import QueueFull, RequestQueue
+from proxy.request.priority import MAX_LEVEL, Priority
+from proxy.routing.queue import QueueFull, RequestQueue
 
 AGEING_S = 2.0
 BATCH = Priority(is_batch=True)

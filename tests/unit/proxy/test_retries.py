@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.lifecycle import Phase
+from proxy.request.lifecycle import Phase
 from rpc import worker_pb2
 from tests.unit.proxy.conftest import Cluster, MakeCluster, collect
 from tests.unit.proxy.fake_worker import FakeWorker

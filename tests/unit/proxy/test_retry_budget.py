@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.placement import Constraints
-from proxy.retry_budget import BudgetSpent, RetryBudget
-from proxy.worker_link import LinkTimes, WorkerLink
-from proxy.worker_service import DECODE
+from proxy.request.retry_budget import BudgetSpent, RetryBudget
+from proxy.routing.placement import Constraints
+from proxy.workers.worker_link import LinkTimes, WorkerLink
+from proxy.workers.worker_service import DECODE
 from rpc import control_pb2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.router import WorkerView, decode_cost, least_loaded, prefill_cost, round_robin
+from proxy.routing.router import WorkerView, decode_cost, least_loaded, prefill_cost, round_robin
 
 
 def view(num_requests: int = 0, num_queued_tokens: int = 0) -> WorkerView:

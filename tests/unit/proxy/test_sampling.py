@@ -7,7 +7,7 @@ import math
 import pytest
 
 from proxy.errors import ApiError
-from proxy.sampling import Sampling, check, for_choice, resolve
+from proxy.request.sampling import Sampling, check, for_choice, resolve
 from rpc import worker_pb2
 
 EOS = frozenset([256])

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from proxy.stop_strings import StopStrings
+from proxy.text.stop_strings import StopStrings
 
 
 def run(stops: list[str], pieces: list[str], *, included: bool = False) -> tuple[list[str], bool]:

@@ -11,9 +11,9 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from proxy.errors import ApiError, ErrorCode
-from proxy.grammar_checker import GrammarChecker
-from proxy.grammar_compiler import CompilerTimes, GrammarCompiler
-from proxy.structured_output import MAX_BYTES, GrammarKind, StructuredOutput, from_fields
+from proxy.grammar.grammar_checker import GrammarChecker
+from proxy.grammar.grammar_compiler import CompilerTimes, GrammarCompiler
+from proxy.grammar.structured_output import MAX_BYTES, GrammarKind, StructuredOutput, from_fields
 from tests.unit.proxy.conftest import EOS
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}

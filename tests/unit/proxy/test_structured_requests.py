@@ -10,7 +10,7 @@ import httpx
 import pytest
 from llguidance import LLMatcher
 
-from proxy.structured_output import GrammarKind, StructuredOutput
+from proxy.grammar.structured_output import GrammarKind, StructuredOutput
 from rpc import inference_pb2, inference_pb2_grpc
 from tests.unit.proxy.conftest import Cluster, MakeCluster, collect
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeWorker

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from proxy.model import ServedModel
-from proxy.stop_strings import StopStrings
-from proxy.text_output import Piece, TextOutput
+from proxy.text.stop_strings import StopStrings
+from proxy.text.text_output import Piece, TextOutput
 from rpc import worker_pb2
 from tests.unit.proxy.fake_worker import logprobs_of
 

@@ -10,9 +10,9 @@ import pytest
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from proxy.chat_template import ChatTemplate, ChatTemplateError
 from proxy.model import ServedModel
-from proxy.tokenizer import NoChatTemplate, Tokenizer
+from proxy.text.chat_template import ChatTemplate, ChatTemplateError
+from proxy.text.tokenizer import NoChatTemplate, Tokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
 

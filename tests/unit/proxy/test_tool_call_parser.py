@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tool_call_format import HERMES, LLAMA, MISTRAL, ToolCallFormat, detect
-from proxy.tool_call_parser import ArgumentsPiece, CallBegin, ContentPiece, Piece, ToolCallParser
+from proxy.tools.tool_call_format import HERMES, LLAMA, MISTRAL, ToolCallFormat, detect
+from proxy.tools.tool_call_parser import ArgumentsPiece, CallBegin, ContentPiece, Piece, ToolCallParser
 
 NAMES = ("add", "get_weather")
 ADD = '{"name": "add", "arguments": {"a": 1, "b": "}\\"]</tool_call>"}}'

@@ -12,16 +12,16 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
-from proxy.chat_template import ChatTemplate
 from proxy.errors import ApiError, ErrorCode
+from proxy.grammar.structured_output import MAX_BYTES
 from proxy.model import ServedModel
-from proxy.openai_messages import FunctionCall, Message, MessageToolCall, read_messages
-from proxy.structured_output import MAX_BYTES
-from proxy.tokenizer import Tokenizer
-from proxy.tool_call_format import HERMES, LLAMA, MISTRAL, ToolCallFormat
-from proxy.tool_calling import ToolCalling
-from proxy.tool_prompt import with_tools_as_text
-from proxy.tools import ToolUse, read_tools
+from proxy.openai.messages import FunctionCall, Message, MessageToolCall, read_messages
+from proxy.text.chat_template import ChatTemplate
+from proxy.text.tokenizer import Tokenizer
+from proxy.tools.tool import ToolUse, read_tools
+from proxy.tools.tool_call_format import HERMES, LLAMA, MISTRAL, ToolCallFormat
+from proxy.tools.tool_calling import ToolCalling
+from proxy.tools.tool_prompt import with_tools_as_text
 from tests.unit.proxy.conftest import EOS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.transport_choice import Path, choose_path
+from proxy.routing.transport_choice import Path, choose_path
 from rpc import control_pb2
 
 
