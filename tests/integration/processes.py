@@ -263,15 +263,17 @@ class Processes:
         max_tokens: int,
         request_id: str = "",
         on_first_token: Callable[[], None] = lambda: None,
+        kv_mode: str | None = None,
     ) -> tuple[list[int], inference_pb2.Finished]:
         """Greedy, past any end of text, over gRPC: the token ids and how it ended."""
+        metadata = [("x-kv-mode", kv_mode)] if kv_mode is not None else []
         sampling = inference_pb2.Sampling(max_tokens=max_tokens, temperature=0, ignore_eos=True)
         token_ids = inference_pb2.TokenIds(ids=prompt)
         request = inference_pb2.GenerateRequest(request_id=request_id, token_ids=token_ids, sampling=sampling)
         ids: list[int] = []
         finished = inference_pb2.Finished()
         with grpc.insecure_channel(self.grpc) as channel:
-            for response in inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=120):
+            for response in inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=120, metadata=metadata):
                 if response.token.ids and not ids:
                     on_first_token()
                 ids += response.token.ids
