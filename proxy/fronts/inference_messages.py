@@ -1,0 +1,100 @@
+"""`pdserve.v1.Inference`'s messages, and what they stand for. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.errors import invalid
+from proxy.grammar.structured_output import StructuredOutput, from_kind
+from proxy.request.event_buffer import Event, FinishedEvent, TokenEvent
+from proxy.request.logprobs import TokenLogprobs
+from proxy.request.sampling import Sampling
+from proxy.text.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from proxy.text.tokenizer import Tokenizer
+from rpc import inference_pb2
+
+
+def read_prompt(request: inference_pb2.GenerateRequest) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(request.text)
+        case "token_ids":
+            return TokenPrompt(tuple(request.token_ids.ids))
+        case "chat":
+            return ChatPrompt(tuple(ChatMessage(m.role, m.content) for m in request.chat.messages))
+        case _:
+            raise invalid("prompt", "one of text, token_ids and chat must be set")
+
+
+def read_sampling(request: inference_pb2.GenerateRequest) -> Sampling:
+    given = request.sampling
+
+    def optional(name: str) -> Any:
+        return getattr(given, name) if given.HasField(name) else None
+
+    return Sampling(
+        max_tokens=optional("max_tokens"),
+        temperature=optional("temperature"),
+        top_p=optional("top_p"),
+        top_k=optional("top_k"),
+        seed=optional("seed"),
+        stop_token_ids=tuple(given.stop_token_ids),
+        ignore_eos=given.ignore_eos,
+        stop=tuple(request.stop),
+        include_stop_str_in_output=request.include_stop_str_in_output,
+        min_p=given.min_p,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        repetition_penalty=given.repetition_penalty if given.HasField("repetition_penalty") else 1.0,
+        logit_bias=tuple(given.logit_bias.items()),
+        min_tokens=given.min_tokens,
+        num_logprobs=optional("logprobs"),
+        n=request.n if request.HasField("n") else 1,
+        structured_output=_structured_output(request.structured_output),
+    )
+
+
+def _structured_output(given: inference_pb2.StructuredOutput) -> StructuredOutput | None:
+    kind = given.WhichOneof("kind")
+    return None if kind is None else from_kind(kind, getattr(given, kind), f"structured_output.{kind}")
+
+
+def response_message(event: Event, tokenizer: Tokenizer) -> inference_pb2.GenerateResponse:
+    match event:
+        case TokenEvent():
+            token = inference_pb2.Token(
+                index=event.index,
+                ids=event.ids,
+                text=event.text,
+                logprobs=[_logprobs(told, tokenizer) for told in event.logprobs],
+                choice=event.choice,
+            )
+            return inference_pb2.GenerateResponse(token=token)
+        case FinishedEvent():
+            usage, timings, route = event.usage, event.timings, event.route
+            finished = inference_pb2.Finished(
+                reason=event.reason,
+                usage=inference_pb2.Usage(
+                    prompt_tokens=usage.prompt_tokens,
+                    completion_tokens=usage.completion_tokens,
+                    cached_tokens=usage.cached_tokens,
+                ),
+                timings=inference_pb2.Timings(
+                    queue_s=timings.queue_s,
+                    time_to_first_token_s=timings.time_to_first_token_s,
+                    total_s=timings.total_s,
+                ),
+                path=route.path,
+                prefill_worker=route.prefill_worker or "",
+                decode_worker=route.decode_worker or "",
+                choice=event.choice,
+            )
+            return inference_pb2.GenerateResponse(finished=finished)
+
+
+def _logprobs(told: TokenLogprobs, tokenizer: Tokenizer) -> inference_pb2.Logprobs:
+    chosen, *top = (
+        inference_pb2.Logprob(id=each.token_id, logprob=each.logprob, token=tokenizer.token_bytes(each.token_id))
+        for each in (told.chosen, *told.top)
+    )
+    return inference_pb2.Logprobs(chosen=chosen, top=top)

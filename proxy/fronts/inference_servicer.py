@@ -1,0 +1,97 @@
+"""`pdserve.v1.Inference` over one `GenerationService`.
+
+A call's status is the request's: an error is never an event, and a call that the client drops ends the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from proxy.errors import ApiError, invalid
+from proxy.fronts.grpc_errors import Context, abort
+from proxy.fronts.inference_messages import read_prompt, read_sampling, response_message
+from proxy.fronts.metadata import (
+    answer_metadata,
+    read_cache_salt,
+    read_kv_mode,
+    read_priority,
+    read_write_back,
+    refuse_headers,
+)
+from proxy.request.generation import Generation
+from proxy.request.generation_request import GenerationRequest, new_request_id
+from proxy.request.priority import NORMAL
+from proxy.service import GenerationService
+from rpc import inference_pb2, inference_pb2_grpc
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    def __init__(self, service: GenerationService) -> None:
+        self._service = service
+
+    async def Generate(  # noqa: N802  gRPC's name
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        request_id = request.request_id or metadata.get("x-request-id") or new_request_id()
+        generation: Generation | None = None
+        try:
+            generation = await self._service.submit(self._request(request, request_id, metadata, context))
+            yield self._started(generation)
+            async for event in generation.events:
+                yield response_message(event, self._service.model.tokenizer)
+            context.set_trailing_metadata(tuple(answer_metadata(generation.choices[0]).items()))
+        except ApiError as error:
+            await abort(context, error, request_id)
+        finally:
+            if generation is not None:
+                generation.cancel()
+
+    async def Abort(  # noqa: N802
+        self, request: inference_pb2.AbortRequest, context: Context
+    ) -> inference_pb2.AbortResponse:
+        if not request.request_id:
+            await abort(context, invalid("request_id", "must not be empty"), "")
+        return inference_pb2.AbortResponse(found=self._service.abort(request.request_id))
+
+    async def ListModels(  # noqa: N802
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        model = self._service.model
+        served = inference_pb2.Model(name=model.name, max_model_len=self._service.max_model_len, created=model.created)
+        return inference_pb2.ListModelsResponse(models=[served])
+
+    def _request(
+        self, request: inference_pb2.GenerateRequest, request_id: str, metadata: dict[str, str], context: Context
+    ) -> GenerationRequest:
+        priority = NORMAL
+        try:
+            refuse_headers(metadata)
+            priority = read_priority(metadata)
+            priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
+            salt = read_cache_salt(metadata, request.cache_salt if request.HasField("cache_salt") else None)
+            mode, writes_back = read_kv_mode(metadata), read_write_back(metadata)
+            prompt, sampling = read_prompt(request), read_sampling(request)
+        except ApiError as error:
+            self._service.count_refusal(request_id, error, priority)
+            raise
+        timeout_s = context.time_remaining()
+        return GenerationRequest(
+            request.model,
+            request_id,
+            (prompt,),
+            sampling,
+            timeout_s,
+            priority,
+            salt,
+            kv_mode=mode,
+            writes_back=writes_back,
+        )
+
+    def _started(self, generation: Generation) -> inference_pb2.GenerateResponse:
+        started = inference_pb2.Started(
+            request_id=generation.request_id,
+            model=self._service.model.name,
+            prompt_tokens=generation.num_prompt_tokens,
+        )
+        return inference_pb2.GenerateResponse(started=started)
