@@ -21,8 +21,8 @@ from kv_transfer.gloo import GlooCommunicators
 from kv_transfer.staging import Slot
 from kv_transfer.transport import TransferFailed
 from kv_transfer.two_sided import TwoSidedTransport
+from tests.contract.ends import NUM_BLOCKS, End, make_end
 from tests.direct_signalling import DirectSignalling
-from tests.transport_contract import NUM_BLOCKS, End, make_end
 
 pytestmark = pytest.mark.drill
 

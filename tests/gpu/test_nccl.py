@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ import torch
 
 from kv_transfer.config import TransferConfig
 from kv_transfer.two_sided import TwoSidedTransport
-from tests.transport_contract import End, TransportContract, make_end
+from tests.contract.ends import MakeTransport
+from tests.contract.transport_contract import TransportContract
 
-NewEnd = Callable[[str], End]
 SHARES_A_GPU = 23000  # the first NCCL that lets two ranks do so, when asked
 
 
@@ -29,42 +28,19 @@ def nccl() -> Any:
 
 
 @pytest.fixture
-def new_end(nccl: Any) -> Iterator[NewEnd]:
+def make_transport(nccl: Any) -> MakeTransport:
     if nccl.get_version() < SHARES_A_GPU and torch.cuda.device_count() < 2:
         pytest.skip(f"one device, and NCCL {nccl.get_version()} takes two ranks on one only from 2.30 on")
     from kv_transfer.nccl import NcclCommunicators
 
-    ends: list[End] = []
-
-    def make(incarnation: str) -> End:
-        device = len(ends) % torch.cuda.device_count()
-        kind, config = NcclCommunicators(device), TransferConfig(handshake_timeout_s=30.0)
-        ends.append(
-            make_end(
-                incarnation,
-                lambda name, cache, ring: TwoSidedTransport(name, cache, kind, config),
-                device=f"cuda:{device}",
-            )
-        )
-        return ends[-1]
-
-    yield make
-    for end in ends:
-        end.transport.close()
-
-
-@pytest.fixture
-def source(new_end: NewEnd) -> End:
-    return new_end("P")
-
-
-@pytest.fixture
-def reader(new_end: NewEnd) -> End:
-    return new_end("D")
+    config = TransferConfig(handshake_timeout_s=30.0)
+    return lambda incarnation, cache, ring: TwoSidedTransport(
+        incarnation, cache, NcclCommunicators(cache.tensor.get_device()), config
+    )
 
 
 class TestNcclTransport(TransportContract):
-    pass
+    DEVICES = tuple(f"cuda:{device}" for device in range(torch.cuda.device_count())) or ("cuda",)
 
 
 def test_a_rank_sends_to_itself(nccl: Any) -> None:

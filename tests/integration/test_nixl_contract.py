@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
 
 from kv_transfer.nixl import NixlTransport
 from kv_transfer.transport import TransferFailed
-from tests.transport_contract import WAIT_S, End, TransportContract, make_end
+from tests.contract.ends import WAIT_S, End, Ends, MakeTransport, NewEnd
+from tests.contract.transport_contract import TransportContract
 
 pytestmark = pytest.mark.integration
-NewEnd = Callable[[str], End]
 
 
 @pytest.fixture(params=[None, "tcp"], ids=["shared_memory", "tcp"])
-def new_end(request: pytest.FixtureRequest) -> Iterator[NewEnd]:
-    ends: list[End] = []
-
-    def make(incarnation: str) -> End:
-        ends.append(
-            make_end(incarnation, lambda name, cache, ring: NixlTransport(name, cache, ring, ucx_tls=request.param))
-        )
-        return ends[-1]
-
-    yield make
-    for end in reversed(ends):
-        end.transport.close()
-
-
-@pytest.fixture
-def source(new_end: NewEnd) -> End:
-    return new_end("P")
-
-
-@pytest.fixture
-def reader(new_end: NewEnd) -> End:
-    return new_end("D")
+def make_transport(request: pytest.FixtureRequest) -> MakeTransport:
+    return lambda incarnation, cache, ring: NixlTransport(incarnation, cache, ring, ucx_tls=request.param)
 
 
 class TestNixlTransport(TransportContract):
@@ -53,7 +32,7 @@ class TestNixlTransport(TransportContract):
         reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)
 
     @pytest.mark.parametrize(
-        "new_end", [None], ids=["shared_memory"], indirect=True
+        "make_transport", [None], ids=["shared_memory"], indirect=True
     )  # there a read ends when it is posted
     def test_of_reads_that_wait_the_lowest_in_order_goes_first(self, source: End, reader: End) -> None:
         reader.transport.connect("P", source.transport.metadata()).result(WAIT_S)
@@ -99,7 +78,7 @@ class TestNixlTransport(TransportContract):
         again.result(WAIT_S)
 
 
-class TestATransportWhoseThreadFails:
+class TestATransportWhoseThreadFails(Ends):
     """Here because somebody else resolved the future of a read."""
 
     @pytest.fixture
@@ -107,13 +86,11 @@ class TestATransportWhoseThreadFails:
         return Future()
 
     @pytest.fixture
-    def reader(self, failed: Future[str]) -> Iterator[End]:
+    def reader(self, new_end: NewEnd, failed: Future[str]) -> End:
         tell = failed.set_result
-        end = make_end("D", lambda name, cache, ring: NixlTransport(name, cache, ring, ucx_tls="tcp", on_failed=tell))
-        yield end
-        end.transport.close()
+        return new_end("D", lambda name, cache, ring: NixlTransport(name, cache, ring, ucx_tls="tcp", on_failed=tell))
 
-    @pytest.mark.parametrize("new_end", ["tcp"], indirect=True)
+    @pytest.mark.parametrize("make_transport", ["tcp"], indirect=True)
     def test_says_so_and_refuses_all_that_waits_but_reads_in_doubt(
         self, new_end: NewEnd, reader: End, failed: Future[str]
     ) -> None:

@@ -18,8 +18,8 @@ import torch
 from engine.kv_cache import KVLayout
 from kv_transfer.nixl import NixlTransport
 from kv_transfer.transport import TransferFailed
+from tests.contract.ends import NUM_BLOCKS, WAIT_S, End, make_end
 from tests.integration.child import Child
-from tests.transport_contract import NUM_BLOCKS, WAIT_S, End, make_end
 
 pytestmark = pytest.mark.integration
 over_both = pytest.mark.parametrize("tls", [None, "tcp"], ids=["shared_memory", "tcp"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import psutil
@@ -19,34 +18,17 @@ from kv_transfer.gloo import GlooCommunicators
 from kv_transfer.signalling import Invitation, SendOrder
 from kv_transfer.transport import TransferFailed
 from kv_transfer.two_sided import TwoSidedTransport
-from tests.transport_contract import LAYOUT, WAIT_S, End, TransportContract, make_end
+from tests.contract.ends import LAYOUT, WAIT_S, End, MakeTransport
+from tests.contract.transport_contract import TransportContract
 
-NewEnd = Callable[[str], End]
 IDLE_S = 0.3
 
 
 @pytest.fixture
-def new_end() -> Iterator[NewEnd]:
-    ends: list[End] = []
-
-    def make(incarnation: str) -> End:
-        kind, config = GlooCommunicators("127.0.0.1"), TransferConfig()
-        ends.append(make_end(incarnation, lambda name, cache, ring: TwoSidedTransport(name, cache, kind, config)))
-        return ends[-1]
-
-    yield make
-    for end in ends:
-        end.transport.close()
-
-
-@pytest.fixture
-def source(new_end: NewEnd) -> End:
-    return new_end("P")
-
-
-@pytest.fixture
-def reader(new_end: NewEnd) -> End:
-    return new_end("D")
+def make_transport() -> MakeTransport:
+    return lambda incarnation, cache, ring: TwoSidedTransport(
+        incarnation, cache, GlooCommunicators("127.0.0.1"), TransferConfig()
+    )
 
 
 class TestGlooTransport(TransportContract):

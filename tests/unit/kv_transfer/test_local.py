@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
 
 from kv_transfer.local import LocalNetwork, LocalTransport
 from kv_transfer.transport import TransferFailed
-from tests.transport_contract import WAIT_S, End, TransportContract, make_end
-
-NewEnd = Callable[[str], End]
+from tests.contract.ends import WAIT_S, End, MakeTransport
+from tests.contract.transport_contract import TransportContract
 
 
 @pytest.fixture
-def new_end() -> Iterator[NewEnd]:
+def make_transport() -> MakeTransport:
     network = LocalNetwork()
-    ends: list[End] = []
-
-    def make(incarnation: str) -> End:
-        ends.append(make_end(incarnation, lambda name, cache, ring: LocalTransport(name, cache, network)))
-        return ends[-1]
-
-    yield make
-    for end in ends:
-        end.transport.close()
-
-
-@pytest.fixture
-def source(new_end: NewEnd) -> End:
-    return new_end("P")
-
-
-@pytest.fixture
-def reader(new_end: NewEnd) -> End:
-    return new_end("D")
+    return lambda incarnation, cache, ring: LocalTransport(incarnation, cache, network)
 
 
 class TestLocalTransport(TransportContract):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ from kv_transfer.send_end import MAX_AHEAD
 from kv_transfer.signalling import HEADER, Invitation, SendOrder
 from kv_transfer.transport import TransferFailed
 from kv_transfer.two_sided import TwoSidedTransport
+from tests.contract.ends import LAYOUT, NUM_BLOCKS, WAIT_S, End, Ends, MakeTransport, NewEnd
+from tests.contract.transport_contract import TransportContract
 from tests.direct_signalling import DirectSignalling
 from tests.pipe_communicator import PipeCommunicators, PipeNetwork
-from tests.transport_contract import LAYOUT, NUM_BLOCKS, WAIT_S, End, TransportContract, make_end
 
-NewEnd = Callable[..., End]
 LATE_S = 0.05  # of each deadline here
 QUICK = TransferConfig(transfer_timeout_s=LATE_S, handshake_timeout_s=LATE_S)
 
@@ -31,38 +31,24 @@ def network() -> PipeNetwork:
 
 
 @pytest.fixture
-def new_end(network: PipeNetwork) -> Iterator[NewEnd]:
-    ends: list[End] = []
+def make_transport(network: PipeNetwork) -> MakeTransport:
+    return over_pipes(network, TransferConfig())
 
-    def make(incarnation: str, config: TransferConfig | None = None) -> End:
-        kind, config = PipeCommunicators(network), config or TransferConfig()
-        ends.append(make_end(incarnation, lambda name, cache, ring: TwoSidedTransport(name, cache, kind, config)))
-        return ends[-1]
 
-    yield make
+@pytest.fixture(autouse=True)
+def flows_in_the_end(network: PipeNetwork, new_end: NewEnd) -> Iterator[None]:
+    yield
     network.flows.set()
-    for end in ends:
-        end.transport.close()
-
-
-@pytest.fixture
-def source(new_end: NewEnd) -> End:
-    return new_end("P")
-
-
-@pytest.fixture
-def reader(new_end: NewEnd) -> End:
-    return new_end("D")
 
 
 class TestTheContract(TransportContract):
     pass
 
 
-class TestAReader:
+class TestAReader(Ends):
     @pytest.fixture
-    def reader(self, new_end: NewEnd) -> End:
-        return new_end("D", QUICK)
+    def reader(self, new_end: NewEnd, network: PipeNetwork) -> End:
+        return new_end("D", over_pipes(network, QUICK))
 
     def test_asks_again_when_an_answer_is_lost_and_is_sent_the_entry_once(
         self, source: End, reader: End, network: PipeNetwork
@@ -165,7 +151,7 @@ class TestAReader:
     def test_lets_go_of_a_communicator_that_it_did_not_use_for_long_and_meets_again(
         self, source: End, new_end: NewEnd, network: PipeNetwork
     ) -> None:
-        reader = new_end("D", TransferConfig(idle_peer_s=0.02))
+        reader = new_end("D", over_pipes(network, TransferConfig(idle_peer_s=0.02)))
         reader.connect(source).result(WAIT_S)
         (pipe,) = network.pipes.values()
         assert pipe.aborted.wait(WAIT_S)
@@ -201,7 +187,7 @@ class TestAReader:
         assert read(reader, successor, [5]) == [6]
 
 
-class TestASource:
+class TestASource(Ends):
     @pytest.fixture
     def invitation(self) -> Invitation:
         return Invitation("pipe", bytes(range(16)), "D", "P", b"here")
@@ -276,14 +262,16 @@ class TestASource:
     def test_lets_go_of_a_communicator_that_nobody_used_for_long(
         self, new_end: NewEnd, invitation: Invitation, network: PipeNetwork
     ) -> None:
-        source = new_end("P", TransferConfig(idle_peer_s=0.01))
+        source = new_end("P", over_pipes(network, TransferConfig(idle_peer_s=0.01)))
         sender_of(source).join(invitation)
         pipe = network.pipe(invitation.communicator)
         pipe.arrived.wait(WAIT_S)
         assert pipe.aborted.wait(WAIT_S)
 
-    def test_that_is_met_by_nobody_gives_up(self, new_end: NewEnd, invitation: Invitation, order: SendOrder) -> None:
-        source = new_end("P", QUICK)
+    def test_that_is_met_by_nobody_gives_up(
+        self, new_end: NewEnd, invitation: Invitation, order: SendOrder, network: PipeNetwork
+    ) -> None:
+        source = new_end("P", over_pipes(network, QUICK))
         sender_of(source).join(invitation)
         sender_of(source).send(order)
         for thread in threading.enumerate():
@@ -291,6 +279,11 @@ class TestASource:
                 thread.join(WAIT_S)
         with pytest.raises(TransferFailed, match="knows no communicator"):
             sender_of(source).send(order)
+
+
+def over_pipes(network: PipeNetwork, config: TransferConfig) -> MakeTransport:
+    kind = PipeCommunicators(network)
+    return lambda incarnation, cache, ring: TwoSidedTransport(incarnation, cache, kind, config)
 
 
 def sender_of(end: End) -> TwoSidedTransport:

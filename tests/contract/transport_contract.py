@@ -1,76 +1,16 @@
-"""What every transport must do. A test class inherits it and says how to make a pair of them."""
+"""What every transport must do. A test class inherits it, and its file says in `make_transport` which one it is."""
 
 from __future__ import annotations
-
-from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
 
 import pytest
 import torch
 
-from engine.kv_cache import KVCache, KVLayout
 from kv_transfer.block_part import WHOLE, BlockPart, head_parts, layer_part
-from kv_transfer.config import TransferConfig
-from kv_transfer.staging import Slot, StagingRing
-from kv_transfer.transport import TransferFailed, Transport
-from kv_transfer.two_sided import TwoSidedTransport
-from tests.direct_signalling import DirectSignalling
-
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
-NUM_BLOCKS = 16
-WAIT_S = 5.0
+from kv_transfer.transport import TransferFailed
+from tests.contract.ends import LAYOUT, NUM_BLOCKS, WAIT_S, End, Ends
 
 
-@dataclass
-class End:
-    """One worker's part: its cache, whose block i is filled with i + 1, its ring and its transport."""
-
-    incarnation: str
-    cache: KVCache
-    ring: StagingRing
-    transport: Transport
-
-    @cached_property
-    def signalling(self) -> DirectSignalling | None:
-        """How it is called by readers of the same process."""
-        return DirectSignalling(self.transport) if isinstance(self.transport, TwoSidedTransport) else None
-
-    def connect(self, source: End) -> Future[None]:
-        return self.transport.connect(source.incarnation, source.transport.metadata(), source.signalling)
-
-    def settle(self) -> None:
-        """What was written to its memory so far is there for every stream."""
-        if self.cache.tensor.is_cuda:
-            torch.cuda.synchronize(self.cache.tensor.device)
-
-    def slot(self, index: int = 0) -> Slot:
-        return Slot(index, self.ring.memory[index])
-
-
-class MakeTransport(Protocol):
-    def __call__(self, incarnation: str, cache: KVCache, ring: StagingRing) -> Transport: ...
-
-
-def make_end(
-    incarnation: str,
-    make: MakeTransport,
-    layout: KVLayout = LAYOUT,
-    blocks_per_slot: int = 4,
-    device: str = "cpu",
-) -> End:
-    cache = KVCache(layout, NUM_BLOCKS, device)
-    cache.as_bytes()[:] = torch.arange(1, NUM_BLOCKS + 1, dtype=torch.uint8, device=device)[:, None]
-    slot_bytes = blocks_per_slot * layout.block_bytes + 1
-    config = TransferConfig(staging_slots=2, staging_slot_bytes=slot_bytes, max_quarantined_slots=1)
-    ring = StagingRing(config, layout.block_bytes, device, lambda _: None)
-    return End(incarnation, cache, ring, make(incarnation, cache, ring))
-
-
-class TransportContract:
-    """Needs the fixtures `source` and `reader`, two ends that can reach each other."""
-
+class TransportContract(Ends):
     @pytest.fixture
     def connected(self, source: End, reader: End) -> End:
         source.transport.keep_awake(True)

@@ -1,0 +1,1 @@
+"""The contract of the KV plane: what every transport must do."""
