@@ -17,13 +17,13 @@ from typing import Any
 import ray
 
 from cluster.actor_process import log_file, log_to
-from cluster.address import join_host_port
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
 from cluster.nodes import only_on, own_node
 from cluster.ray_launcher import NAMESPACE, RayLauncher
 from cluster.spec import ControllerSettings
+from security.address import join_host_port
 
 CONTROLLER_ACTOR = "controller"
 EXIT_DELAY_S = 1.0  # who waits in `wait_ready` hears the error first, and a restart never loops hot

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.address import is_loopback
 from cluster.spec import RoleName
+from security.address import is_loopback
 
 
 class Placements:

@@ -17,7 +17,6 @@ from wsgiref.simple_server import WSGIServer
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
-from cluster.address import join_host_port
 from cluster.grpc_source import GrpcOfferingWorker
 from cluster.membership import Addresses
 from cluster.pool_metrics import PoolMetrics
@@ -34,6 +33,7 @@ from kv_transfer.pool_source import SourceDirectory
 from kv_transfer.staging import StagingRing
 from kv_transfer.transport import Transport
 from rpc import pool_pb2_grpc, worker_pb2
+from security.address import join_host_port
 
 STOP_GRACE_S = 1.0
 logger = logging.getLogger(__name__)

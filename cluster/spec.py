@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cluster.address import is_loopback
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
 from kv_transfer.pool_config import PoolConfig
 from rpc import worker_pb2
+from security.address import is_loopback
 
 WorkerRole = Literal["prefill", "decode", "mixed"]
 RoleName = Literal["prefill", "decode", "mixed", "pool"]  # a pool node is started and watched as workers are

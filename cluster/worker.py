@@ -16,7 +16,6 @@ from wsgiref.simple_server import WSGIServer
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
-from cluster.address import join_host_port
 from cluster.admission import Admission
 from cluster.kv_plane import KVPlane
 from cluster.membership import Addresses
@@ -33,6 +32,7 @@ from engine.record_log import RecordLog
 from engine.step_record import step_record
 from prefill_worker.service import PrefillService
 from rpc import observe_pb2_grpc, peer_pb2_grpc, pool_pb2_grpc, worker_pb2, worker_pb2_grpc
+from security.address import join_host_port
 
 logger = logging.getLogger(__name__)
 

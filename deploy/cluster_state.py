@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deploy.errors import CommandError
 from deploy.processes import ProcessReference
-from proxy.address import join_host_port
+from security.address import join_host_port
 
 logger = logging.getLogger(__name__)
 CLUSTER_VARIABLE = "PDSERVE_CLUSTER"  # marks every process of a cluster, so that none is ever left

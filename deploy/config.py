@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cluster.spec import ClusterSpec
 from deploy.errors import CommandError
-from proxy.address import is_loopback
 from proxy.config import ProxyConfig
+from security.address import is_loopback
 
 WILDCARDS = ("", "0.0.0.0", "::")
 DEFAULT_FILE = Path(__file__).parent / "local.yaml"

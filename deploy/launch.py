@@ -43,9 +43,9 @@ from deploy.prometheus import start_prometheus
 from deploy.ray_head import RayHead
 from deploy.ray_process import last_lines
 from deploy.tear_down import tear_down
-from proxy.address import join_host_port
 from proxy.config import to_arguments
 from rpc import control_pb2
+from security.address import join_host_port
 
 CONTROLLER_TIMEOUT_S = 90.0
 PROXY_TIMEOUT_S = 60.0

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.address import is_loopback
 from deploy.ports import free_ports
 from deploy.processes import ProcessReference
 from deploy.ray_process import RayProcess, RayStartError
+from security.address import is_loopback
 
 TRIES = 3  # a port found free may be taken before Ray has it
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from proxy.address import is_loopback
+from security.address import is_loopback
 
 
 class ProxyConfig(BaseModel):

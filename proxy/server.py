@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from proxy.address import join_host_port
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.fronts.grpc_server import BindError, bind, build_server
 from proxy.fronts.http_server import build_app
+from security.address import join_host_port
 
 CLOSE_S = 3.0
 DATE_S = 1.0

@@ -17,7 +17,7 @@ class Scope(StrEnum):
 
 
 class TenantLimits(BaseModel):
-    """How much one tenant may have at once and per minute, over all its keys on one proxy; None: no limit of its own."""
+    """How much one tenant may have at once and per minute, over all its keys on one proxy; None: no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 import grpc
 
-from proxy.address import is_loopback
 from proxy.request.course_log import Course
 from proxy.service import GenerationService
 from rpc import observe_pb2, observe_pb2_grpc
+from security.address import is_loopback
 
 COURSES_PER_MESSAGE = 256
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -16,13 +16,14 @@ SERVICES = ("prefill_worker", "decode_worker")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine": (),
     "rpc": (),
+    "security": (),
     "kv_transfer": ("engine",),
-    "prefill_worker": ("engine", "kv_transfer", "rpc"),
-    "decode_worker": ("engine", "kv_transfer", "rpc"),
-    "cluster": (*SERVICES, "engine", "kv_transfer", "rpc"),
-    "proxy": ("rpc", "engine.block_hash"),
-    "bench": (*SERVICES, "cluster", "engine", "kv_transfer", "proxy", "rpc"),
-    "deploy": (*SERVICES, "engine", "kv_transfer", "rpc", "cluster", "proxy", "bench"),
+    "prefill_worker": ("engine", "kv_transfer", "rpc", "security"),
+    "decode_worker": ("engine", "kv_transfer", "rpc", "security"),
+    "cluster": (*SERVICES, "engine", "kv_transfer", "rpc", "security"),
+    "proxy": ("rpc", "security", "engine.block_hash"),
+    "bench": (*SERVICES, "cluster", "engine", "kv_transfer", "proxy", "rpc", "security"),
+    "deploy": (*SERVICES, "engine", "kv_transfer", "rpc", "security", "cluster", "proxy", "bench"),
 }
 OURS = tuple(MAY_IMPORT)
 ONLY_IN: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "cupy": ("kv_transfer",),
     "fastapi": ("proxy",),
     "llguidance": ("engine", "proxy"),
+    "cryptography": ("security",),
 }
 
 

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.__main__ import build_parser
-from proxy.address import join_host_port
 from proxy.config import ProxyConfig, to_arguments
+from security.address import join_host_port
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
