@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rpc import worker_pb2 as rpc_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11rpc/control.proto\x12\npdserve.v1\x1a\x10rpc/worker.proto\"C\n\x0cWatchRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11proxy_incarnation\x18\x02 \x01(\t\"\xd5\x01\n\x06Member\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1e\n\x04role\x18\x03 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x12\n\nrole_epoch\x18\x04 \x01(\x04\x12&\n\x05state\x18\x05 \x01(\x0e\x32\x17.pdserve.v1.WorkerState\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x12\n\ntransports\x18\t \x03(\t\"\x87\x01\n\x07Members\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x1e\n\x16\x63ontroller_incarnation\x18\x02 \x01(\t\x12#\n\x07members\x18\x03 \x03(\x0b\x32\x12.pdserve.v1.Member\x12&\n\npool_nodes\x18\x04 \x03(\x0b\x32\x12.pdserve.v1.Member\"\x16\n\x14GetServerInfoRequest\"\x8b\x02\n\nServerInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x1e\n\x16\x63ontroller_incarnation\x18\x04 \x01(\t\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x1a\n\x12proxy_http_address\x18\x06 \x01(\t\x12\x1a\n\x12proxy_grpc_address\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x11\n\tproxy_pid\x18\t \x01(\r\x12\x1a\n\x12num_proxy_restarts\x18\n \x01(\r\x12\x18\n\x10proxy_last_error\x18\x0b \x01(\t\"\x14\n\x12ListWorkersRequest\"\xab\x01\n\nWorkerInfo\x12\"\n\x06member\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Member\x12\x1e\n\x04load\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.Load\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x10\n\x08kv_usage\x18\x04 \x01(\x01\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x14\n\x0cnum_restarts\x18\x06 \x01(\r\x12\x12\n\nlast_error\x18\x07 \x01(\t\"\xad\x01\n\x13ListWorkersResponse\x12\'\n\x07workers\x18\x01 \x03(\x0b\x32\x16.pdserve.v1.WorkerInfo\x12=\n\x07\x64\x65sired\x18\x02 \x03(\x0b\x32,.pdserve.v1.ListWorkersResponse.DesiredEntry\x1a.\n\x0c\x44\x65siredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"C\n\x0cScaleRequest\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x13\n\x0bnum_workers\x18\x02 \x01(\r\"!\n\rScaleResponse\x12\x10\n\x08previous\x18\x01 \x01(\r\"1\n\x0c\x44rainRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\ttimeout_s\x18\x02 \x01(\x01\"$\n\rDrainResponse\x12\x13\n\x0bnum_aborted\x18\x01 \x01(\r\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse*t\n\x0bWorkerState\x12\x16\n\x12WORKER_UNSPECIFIED\x10\x00\x12\x13\n\x0fWORKER_STARTING\x10\x01\x12\x10\n\x0cWORKER_READY\x10\x02\x12\x13\n\x0fWORKER_DRAINING\x10\x03\x12\x11\n\rWORKER_FAILED\x10\x04\x32\x46\n\nMembership\x12\x38\n\x05Watch\x12\x18.pdserve.v1.WatchRequest\x1a\x13.pdserve.v1.Members0\x01\x32\xe7\x02\n\x07\x43ontrol\x12I\n\rGetServerInfo\x12 .pdserve.v1.GetServerInfoRequest\x1a\x16.pdserve.v1.ServerInfo\x12N\n\x0bListWorkers\x12\x1e.pdserve.v1.ListWorkersRequest\x1a\x1f.pdserve.v1.ListWorkersResponse\x12<\n\x05Scale\x12\x18.pdserve.v1.ScaleRequest\x1a\x19.pdserve.v1.ScaleResponse\x12<\n\x05\x44rain\x12\x18.pdserve.v1.DrainRequest\x1a\x19.pdserve.v1.DrainResponse\x12\x45\n\x08Shutdown\x12\x1b.pdserve.v1.ShutdownRequest\x1a\x1c.pdserve.v1.ShutdownResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11rpc/control.proto\x12\npdserve.v1\x1a\x10rpc/worker.proto\"C\n\x0cWatchRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11proxy_incarnation\x18\x02 \x01(\t\"\xd5\x01\n\x06Member\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x1e\n\x04role\x18\x03 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x12\n\nrole_epoch\x18\x04 \x01(\x04\x12&\n\x05state\x18\x05 \x01(\x0e\x32\x17.pdserve.v1.WorkerState\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x12\n\ntransports\x18\t \x03(\t\"\x87\x01\n\x07Members\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x1e\n\x16\x63ontroller_incarnation\x18\x02 \x01(\t\x12#\n\x07members\x18\x03 \x03(\x0b\x32\x12.pdserve.v1.Member\x12&\n\npool_nodes\x18\x04 \x03(\x0b\x32\x12.pdserve.v1.Member\"\x16\n\x14GetServerInfoRequest\"\x8b\x02\n\nServerInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x1e\n\x16\x63ontroller_incarnation\x18\x04 \x01(\t\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x1a\n\x12proxy_http_address\x18\x06 \x01(\t\x12\x1a\n\x12proxy_grpc_address\x18\x07 \x01(\t\x12\x0b\n\x03pid\x18\x08 \x01(\r\x12\x11\n\tproxy_pid\x18\t \x01(\r\x12\x1a\n\x12num_proxy_restarts\x18\n \x01(\r\x12\x18\n\x10proxy_last_error\x18\x0b \x01(\t\"\x10\n\x0eGetLoadRequest\"\xc0\x01\n\x08PoolLoad\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x13\n\x0bnum_desired\x18\x02 \x01(\r\x12\x11\n\tnum_ready\x18\x03 \x01(\r\x12\x15\n\rnum_reporting\x18\x04 \x01(\r\x12\x13\n\x0bnum_running\x18\x05 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\r\x12\x19\n\x11num_queued_tokens\x18\x07 \x01(\x04\x12\x10\n\x08kv_usage\x18\x08 \x01(\x01\"6\n\x0fGetLoadResponse\x12#\n\x05pools\x18\x01 \x03(\x0b\x32\x14.pdserve.v1.PoolLoad\"\x14\n\x12ListWorkersRequest\"\xab\x01\n\nWorkerInfo\x12\"\n\x06member\x18\x01 \x01(\x0b\x32\x12.pdserve.v1.Member\x12\x1e\n\x04load\x18\x02 \x01(\x0b\x32\x10.pdserve.v1.Load\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x10\n\x08kv_usage\x18\x04 \x01(\x01\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x14\n\x0cnum_restarts\x18\x06 \x01(\r\x12\x12\n\nlast_error\x18\x07 \x01(\t\"\xad\x01\n\x13ListWorkersResponse\x12\'\n\x07workers\x18\x01 \x03(\x0b\x32\x16.pdserve.v1.WorkerInfo\x12=\n\x07\x64\x65sired\x18\x02 \x03(\x0b\x32,.pdserve.v1.ListWorkersResponse.DesiredEntry\x1a.\n\x0c\x44\x65siredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"C\n\x0cScaleRequest\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x13\n\x0bnum_workers\x18\x02 \x01(\r\"!\n\rScaleResponse\x12\x10\n\x08previous\x18\x01 \x01(\r\"1\n\x0c\x44rainRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\ttimeout_s\x18\x02 \x01(\x01\"$\n\rDrainResponse\x12\x13\n\x0bnum_aborted\x18\x01 \x01(\r\"k\n\x0eSetRoleRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x1e\n\x04role\x18\x02 \x01(\x0e\x32\x10.pdserve.v1.Role\x12\x16\n\x0e\x65xpected_epoch\x18\x03 \x01(\x04\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\"%\n\x0fSetRoleResponse\x12\x12\n\nrole_epoch\x18\x01 \x01(\x04\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse*t\n\x0bWorkerState\x12\x16\n\x12WORKER_UNSPECIFIED\x10\x00\x12\x13\n\x0fWORKER_STARTING\x10\x01\x12\x10\n\x0cWORKER_READY\x10\x02\x12\x13\n\x0fWORKER_DRAINING\x10\x03\x12\x11\n\rWORKER_FAILED\x10\x04\x32\x46\n\nMembership\x12\x38\n\x05Watch\x12\x18.pdserve.v1.WatchRequest\x1a\x13.pdserve.v1.Members0\x01\x32\xef\x03\n\x07\x43ontrol\x12I\n\rGetServerInfo\x12 .pdserve.v1.GetServerInfoRequest\x1a\x16.pdserve.v1.ServerInfo\x12\x42\n\x07GetLoad\x12\x1a.pdserve.v1.GetLoadRequest\x1a\x1b.pdserve.v1.GetLoadResponse\x12N\n\x0bListWorkers\x12\x1e.pdserve.v1.ListWorkersRequest\x1a\x1f.pdserve.v1.ListWorkersResponse\x12<\n\x05Scale\x12\x18.pdserve.v1.ScaleRequest\x1a\x19.pdserve.v1.ScaleResponse\x12<\n\x05\x44rain\x12\x18.pdserve.v1.DrainRequest\x1a\x19.pdserve.v1.DrainResponse\x12\x42\n\x07SetRole\x12\x1a.pdserve.v1.SetRoleRequest\x1a\x1b.pdserve.v1.SetRoleResponse\x12\x45\n\x08Shutdown\x12\x1b.pdserve.v1.ShutdownRequest\x1a\x1c.pdserve.v1.ShutdownResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTWORKERSRESPONSE_DESIREDENTRY']._loaded_options = None
   _globals['_LISTWORKERSRESPONSE_DESIREDENTRY']._serialized_options = b'8\001'
-  _globals['_WORKERSTATE']._serialized_start=1372
-  _globals['_WORKERSTATE']._serialized_end=1488
+  _globals['_WORKERSTATE']._serialized_start=1789
+  _globals['_WORKERSTATE']._serialized_end=1905
   _globals['_WATCHREQUEST']._serialized_start=51
   _globals['_WATCHREQUEST']._serialized_end=118
   _globals['_MEMBER']._serialized_start=121
@@ -46,28 +46,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSERVERINFOREQUEST']._serialized_end=496
   _globals['_SERVERINFO']._serialized_start=499
   _globals['_SERVERINFO']._serialized_end=766
-  _globals['_LISTWORKERSREQUEST']._serialized_start=768
-  _globals['_LISTWORKERSREQUEST']._serialized_end=788
-  _globals['_WORKERINFO']._serialized_start=791
-  _globals['_WORKERINFO']._serialized_end=962
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=965
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=1138
-  _globals['_LISTWORKERSRESPONSE_DESIREDENTRY']._serialized_start=1092
-  _globals['_LISTWORKERSRESPONSE_DESIREDENTRY']._serialized_end=1138
-  _globals['_SCALEREQUEST']._serialized_start=1140
-  _globals['_SCALEREQUEST']._serialized_end=1207
-  _globals['_SCALERESPONSE']._serialized_start=1209
-  _globals['_SCALERESPONSE']._serialized_end=1242
-  _globals['_DRAINREQUEST']._serialized_start=1244
-  _globals['_DRAINREQUEST']._serialized_end=1293
-  _globals['_DRAINRESPONSE']._serialized_start=1295
-  _globals['_DRAINRESPONSE']._serialized_end=1331
-  _globals['_SHUTDOWNREQUEST']._serialized_start=1333
-  _globals['_SHUTDOWNREQUEST']._serialized_end=1350
-  _globals['_SHUTDOWNRESPONSE']._serialized_start=1352
-  _globals['_SHUTDOWNRESPONSE']._serialized_end=1370
-  _globals['_MEMBERSHIP']._serialized_start=1490
-  _globals['_MEMBERSHIP']._serialized_end=1560
-  _globals['_CONTROL']._serialized_start=1563
-  _globals['_CONTROL']._serialized_end=1922
+  _globals['_GETLOADREQUEST']._serialized_start=768
+  _globals['_GETLOADREQUEST']._serialized_end=784
+  _globals['_POOLLOAD']._serialized_start=787
+  _globals['_POOLLOAD']._serialized_end=979
+  _globals['_GETLOADRESPONSE']._serialized_start=981
+  _globals['_GETLOADRESPONSE']._serialized_end=1035
+  _globals['_LISTWORKERSREQUEST']._serialized_start=1037
+  _globals['_LISTWORKERSREQUEST']._serialized_end=1057
+  _globals['_WORKERINFO']._serialized_start=1060
+  _globals['_WORKERINFO']._serialized_end=1231
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=1234
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=1407
+  _globals['_LISTWORKERSRESPONSE_DESIREDENTRY']._serialized_start=1361
+  _globals['_LISTWORKERSRESPONSE_DESIREDENTRY']._serialized_end=1407
+  _globals['_SCALEREQUEST']._serialized_start=1409
+  _globals['_SCALEREQUEST']._serialized_end=1476
+  _globals['_SCALERESPONSE']._serialized_start=1478
+  _globals['_SCALERESPONSE']._serialized_end=1511
+  _globals['_DRAINREQUEST']._serialized_start=1513
+  _globals['_DRAINREQUEST']._serialized_end=1562
+  _globals['_DRAINRESPONSE']._serialized_start=1564
+  _globals['_DRAINRESPONSE']._serialized_end=1600
+  _globals['_SETROLEREQUEST']._serialized_start=1602
+  _globals['_SETROLEREQUEST']._serialized_end=1709
+  _globals['_SETROLERESPONSE']._serialized_start=1711
+  _globals['_SETROLERESPONSE']._serialized_end=1748
+  _globals['_SHUTDOWNREQUEST']._serialized_start=1750
+  _globals['_SHUTDOWNREQUEST']._serialized_end=1767
+  _globals['_SHUTDOWNRESPONSE']._serialized_start=1769
+  _globals['_SHUTDOWNRESPONSE']._serialized_end=1787
+  _globals['_MEMBERSHIP']._serialized_start=1907
+  _globals['_MEMBERSHIP']._serialized_end=1977
+  _globals['_CONTROL']._serialized_start=1980
+  _globals['_CONTROL']._serialized_end=2475
 # @@protoc_insertion_point(module_scope)

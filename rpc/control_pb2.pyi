@@ -93,6 +93,36 @@ class ServerInfo(_message.Message):
     proxy_last_error: str
     def __init__(self, protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., model_name: _Optional[str] = ..., controller_incarnation: _Optional[str] = ..., uptime_s: _Optional[float] = ..., proxy_http_address: _Optional[str] = ..., proxy_grpc_address: _Optional[str] = ..., pid: _Optional[int] = ..., proxy_pid: _Optional[int] = ..., num_proxy_restarts: _Optional[int] = ..., proxy_last_error: _Optional[str] = ...) -> None: ...
 
+class GetLoadRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PoolLoad(_message.Message):
+    __slots__ = ("role", "num_desired", "num_ready", "num_reporting", "num_running", "num_waiting", "num_queued_tokens", "kv_usage")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NUM_DESIRED_FIELD_NUMBER: _ClassVar[int]
+    NUM_READY_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPORTING_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KV_USAGE_FIELD_NUMBER: _ClassVar[int]
+    role: _worker_pb2.Role
+    num_desired: int
+    num_ready: int
+    num_reporting: int
+    num_running: int
+    num_waiting: int
+    num_queued_tokens: int
+    kv_usage: float
+    def __init__(self, role: _Optional[_Union[_worker_pb2.Role, str]] = ..., num_desired: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_reporting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., kv_usage: _Optional[float] = ...) -> None: ...
+
+class GetLoadResponse(_message.Message):
+    __slots__ = ("pools",)
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    pools: _containers.RepeatedCompositeFieldContainer[PoolLoad]
+    def __init__(self, pools: _Optional[_Iterable[_Union[PoolLoad, _Mapping]]] = ...) -> None: ...
+
 class ListWorkersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -157,6 +187,24 @@ class DrainResponse(_message.Message):
     NUM_ABORTED_FIELD_NUMBER: _ClassVar[int]
     num_aborted: int
     def __init__(self, num_aborted: _Optional[int] = ...) -> None: ...
+
+class SetRoleRequest(_message.Message):
+    __slots__ = ("worker", "role", "expected_epoch", "timeout_s")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    role: _worker_pb2.Role
+    expected_epoch: int
+    timeout_s: float
+    def __init__(self, worker: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.Role, str]] = ..., expected_epoch: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class SetRoleResponse(_message.Message):
+    __slots__ = ("role_epoch",)
+    ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    role_epoch: int
+    def __init__(self, role_epoch: _Optional[int] = ...) -> None: ...
 
 class ShutdownRequest(_message.Message):
     __slots__ = ()

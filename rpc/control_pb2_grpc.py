@@ -112,6 +112,11 @@ class ControlStub:
                 request_serializer=rpc_dot_control__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=rpc_dot_control__pb2.ServerInfo.FromString,
                 _registered_method=True)
+        self.GetLoad = channel.unary_unary(
+                '/pdserve.v1.Control/GetLoad',
+                request_serializer=rpc_dot_control__pb2.GetLoadRequest.SerializeToString,
+                response_deserializer=rpc_dot_control__pb2.GetLoadResponse.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/pdserve.v1.Control/ListWorkers',
                 request_serializer=rpc_dot_control__pb2.ListWorkersRequest.SerializeToString,
@@ -127,6 +132,11 @@ class ControlStub:
                 request_serializer=rpc_dot_control__pb2.DrainRequest.SerializeToString,
                 response_deserializer=rpc_dot_control__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.SetRole = channel.unary_unary(
+                '/pdserve.v1.Control/SetRole',
+                request_serializer=rpc_dot_control__pb2.SetRoleRequest.SerializeToString,
+                response_deserializer=rpc_dot_control__pb2.SetRoleResponse.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/pdserve.v1.Control/Shutdown',
                 request_serializer=rpc_dot_control__pb2.ShutdownRequest.SerializeToString,
@@ -138,6 +148,12 @@ class ControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetServerInfo(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLoad(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +177,14 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetRole(self, request, context):
+        """Drains one worker and starts it again in another role, under its name, with the next role epoch; both pools'
+        desired sizes follow. Returns once that is decided; ListWorkers shows how far it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -174,6 +198,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.GetServerInfo,
                     request_deserializer=rpc_dot_control__pb2.GetServerInfoRequest.FromString,
                     response_serializer=rpc_dot_control__pb2.ServerInfo.SerializeToString,
+            ),
+            'GetLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLoad,
+                    request_deserializer=rpc_dot_control__pb2.GetLoadRequest.FromString,
+                    response_serializer=rpc_dot_control__pb2.GetLoadResponse.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -189,6 +218,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=rpc_dot_control__pb2.DrainRequest.FromString,
                     response_serializer=rpc_dot_control__pb2.DrainResponse.SerializeToString,
+            ),
+            'SetRole': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRole,
+                    request_deserializer=rpc_dot_control__pb2.SetRoleRequest.FromString,
+                    response_serializer=rpc_dot_control__pb2.SetRoleResponse.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -223,6 +257,33 @@ class Control:
             '/pdserve.v1.Control/GetServerInfo',
             rpc_dot_control__pb2.GetServerInfoRequest.SerializeToString,
             rpc_dot_control__pb2.ServerInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdserve.v1.Control/GetLoad',
+            rpc_dot_control__pb2.GetLoadRequest.SerializeToString,
+            rpc_dot_control__pb2.GetLoadResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -304,6 +365,33 @@ class Control:
             '/pdserve.v1.Control/Drain',
             rpc_dot_control__pb2.DrainRequest.SerializeToString,
             rpc_dot_control__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdserve.v1.Control/SetRole',
+            rpc_dot_control__pb2.SetRoleRequest.SerializeToString,
+            rpc_dot_control__pb2.SetRoleResponse.FromString,
             options,
             channel_credentials,
             insecure,
