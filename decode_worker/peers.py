@@ -40,6 +40,7 @@ class PeerDirectory:
         config: TransferConfig,
         metrics: TransferMetrics,
         on_ended: Callable[[HandoffRecord], None] = lambda handoff: None,
+        open_peer: Callable[[str], GrpcPeer] = GrpcPeer,
     ) -> None:
         self._me = me
         self._engine = engine
@@ -48,6 +49,7 @@ class PeerDirectory:
         self._config = config
         self._metrics = metrics
         self._on_ended = on_ended  # of each hand-off, however it ended
+        self._open_peer = open_peer  # at an address
         self._connections: dict[tuple[str, str], Connection] = {}  # by incarnation and address
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -86,7 +88,7 @@ class PeerDirectory:
         key = (source.incarnation, source.address)
         connection = self._connections.get(key)
         if connection is None:
-            peer = GrpcPeer(source.address)
+            peer = self._open_peer(source.address)
             link = PeerLink(peer, source.incarnation, self._me, self._transports, self._config)
             connection = self._connections[key] = Connection(peer, link)
         return connection

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
 from engine.batch import Batch, Runner, Work
 from engine.engine import Engine, StepResult
@@ -33,6 +34,28 @@ def test_commands_run_between_steps_and_results_reach_subscribers(new_request: R
     assert ended.wait(5)
     thread.stop()
     assert tokens == FakeRunner.expected([5, 6, 7], 3)
+
+
+def test_a_subscriber_that_fails_at_every_step_stops_no_request(new_request: RequestFactory) -> None:
+    """Field report D35: the one that counts for the metrics is a subscriber."""
+    thread = EngineThread(make_engine())
+    counter = Counter("tokens", "Counts backwards", registry=CollectorRegistry())
+    tokens: list[int] = []
+    ended = threading.Event()
+
+    def on_step(result: StepResult) -> None:
+        tokens.extend(output.token_id for output in result.tokens)
+        if any(output.finish_reason for output in result.tokens):
+            ended.set()
+
+    thread.subscribe(lambda _: counter.inc(-1))
+    thread.subscribe(on_step)
+    thread.start()
+    thread.call(lambda engine: engine.add(new_request([5, 6, 7], max_tokens=3))).result(5)
+    assert ended.wait(5)
+    thread.stop()
+    assert tokens == FakeRunner.expected([5, 6, 7], 3)
+    assert not thread.died.done()
 
 
 def test_an_error_in_a_command_goes_to_its_caller_and_the_thread_goes_on() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from cluster.token_request import RequestBuilder
+from decode_worker.grpc_peer import GrpcPeer
 from decode_worker.peers import PeerDirectory
 from decode_worker.service import DecodeService
 from engine.config import EngineConfig
@@ -132,9 +133,11 @@ class Pair:
         engine: EngineConfig | None = None,
         config: TransferConfig | None = None,
         model_dir: Path | None = None,
+        open_peer: Callable[[str], GrpcPeer] = GrpcPeer,
     ) -> None:
         """Both serve the fake model, or the one in `model_dir`."""
         self.model_dir = model_dir
+        self._open_peer = open_peer
         self.engine_config = engine or engine_config(block_size=4, num_blocks=64, prefill_chunk_size=8)
         self.config = config or TransferConfig(
             staging_slots=4, staging_slot_bytes=256, max_quarantined_slots=3
@@ -158,6 +161,7 @@ class Pair:
             self.config,
             self.metrics,
             on_ended=self.handoffs.append,
+            open_peer=self._open_peer,
         )
         self.decode = DecodeService(
             self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics, self.pool

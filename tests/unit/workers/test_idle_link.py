@@ -1,4 +1,7 @@
-"""A link that nobody uses for long, behind something that forgets idle connections without a word: it stays usable."""
+"""A link that nobody uses for long, behind something that forgets idle connections without a word: it stays usable.
+
+Field report D16.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bench.chaos.relay import Relay
 from cluster.worker import SERVER_OPTIONS
 from decode_worker.grpc_peer import CHANNEL_OPTIONS, GrpcPeer
+from engine.fake_runner import FakeRunner
 from kv_transfer.local_peer import LocalPeer
 from kv_transfer.metrics import TransferMetrics
 from prefill_worker.peer_service import PeerService
 from rpc import peer_pb2_grpc
-from tests.relay import Relay
-from tests.unit.workers.pair import LABELS, Pair
+from tests.unit.workers.pair import LABELS, Pair, token_request
 
 KEEPALIVE_MS = 200
 QUICKER = {
@@ -32,9 +36,13 @@ def quicker(options: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return [(name, QUICKER.get(name, value)) for name, value in options]
 
 
+def open_peer(address: str) -> GrpcPeer:
+    return GrpcPeer(address, quicker(CHANNEL_OPTIONS))
+
+
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with Pair() as pair:
+    async with Pair(open_peer=open_peer) as pair:
         yield pair
 
 
@@ -68,7 +76,7 @@ async def relay(port: int) -> AsyncIterator[Relay]:
 
 @pytest.fixture
 async def peer(relay: Relay) -> AsyncIterator[GrpcPeer]:
-    peer = GrpcPeer(f"127.0.0.1:{relay.port}", quicker(CHANNEL_OPTIONS))
+    peer = open_peer(f"127.0.0.1:{relay.port}")
     yield peer
     await peer.disconnect()
 
@@ -86,3 +94,28 @@ async def test_a_forgotten_one_is_replaced_before_it_is_needed(pair: Pair, relay
     await asyncio.sleep(1.5)
     assert await handshake_s(pair, peer) < 1
     assert relay.num_connections == 2
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_ten_requests_after_a_pause_get_their_text_and_the_first_is_hardly_slower(
+    pair: Pair, relay: Relay, forgets: bool
+) -> None:
+    """Also when the connection between the two was forgotten during the pause."""
+    pair.address = f"127.0.0.1:{relay.port}"
+
+    async def ask(n: int) -> float:
+        prompt, started_at = [100 + n] * 30, asyncio.get_running_loop().time()
+        pair.start(token_request(f"r{n}", prompt))
+        assert await pair.to_d.finished(f"r{n}") == FakeRunner.expected(prompt, 6)
+        return asyncio.get_running_loop().time() - started_at
+
+    before_s = await ask(0)
+    if forgets:
+        relay.forget_all()
+    await asyncio.sleep(1.5)
+    assert await ask(1) < before_s + 2
+    for n in range(2, 11):
+        await ask(n)
+    assert [event for name, event in pair.to_d.events if name == "handoff_failed"] == []
+    assert relay.num_connections == 1 + forgets
+    await pair.check_idle()

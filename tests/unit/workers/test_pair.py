@@ -187,20 +187,6 @@ async def test_no_room_on_decode_is_reported_after_the_reserve_deadline() -> Non
         await pair.check_idle()
 
 
-async def test_a_ticket_that_is_used_again_after_50_other_prompts_is_refused(pair: Pair) -> None:
-    prompt = list(range(20))
-    session = b"s" * 16
-    pair.start(token_request("first", prompt), session=session)
-    await pair.to_d.finished("first")
-    for n in range(50):
-        pair.start(token_request(f"other-{n}", [n] * 30))
-        assert await pair.to_d.finished(f"other-{n}") == FakeRunner.expected([n] * 30, 6)
-    pair.start_decode(token_request("again", list(range(60, 80))), worker_pb2.Ticket(session=session, attempt=1))
-    failed = await pair.to_d.event("handoff_failed")
-    assert (failed.request_id, failed.reason) == ("again", "gone")
-    await pair.check_idle()
-
-
 async def test_a_wrong_incarnation_is_refused(pair: Pair) -> None:
     command = worker_pb2.StartDecode(
         request=token_request("r", [1, 2]),

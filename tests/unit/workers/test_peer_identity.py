@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bench.chaos.relay import Relay
 from engine.fake_runner import FakeRunner
-from tests.relay import Relay
 from tests.unit.workers.pair import SHORT, Pair, token_request
 
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -238,9 +239,13 @@ async def test_blocks_up_to_the_first_that_is_not_valid_count(pair: Pair) -> Non
     assert pair.pools.failures == [FailureReason.STALE]
 
 
-async def test_a_node_that_could_not_share_kv_is_asked_once(pair: Pair) -> None:
-    other = replace(pair.d.info, compatibility=replace(pair.d.info.compatibility, block_size=8))
-    end = pair.pools.start_node(other)
+@pytest.mark.parametrize(
+    "other", [{"block_size": 8}, {"kv_dtype": "bfloat16"}, {"model_fingerprint": "other weights"}], ids=str
+)
+async def test_a_node_that_could_not_share_kv_is_asked_once(pair: Pair, other: dict[str, Any]) -> None:
+    """Field report D37: a node that was started for another configuration gives nothing to this one."""
+    compatibility = replace(pair.d.info.compatibility, **other)
+    end = pair.pools.start_node(replace(pair.d.info, compatibility=compatibility))
     await answer(pair, prompt_of(20), request_id="first")
     await asyncio.sleep(PATIENT.pool_avoid_s)
     await answer(pair, prompt_of(20, seed=1), request_id="second")
@@ -347,6 +352,28 @@ async def test_with_few_blocks_preempted_requests_come_back_without_the_pool_and
         for request_id, prompt in prompts.items():
             origin = pair.to_d.tokens(request_id)[0].origin
             assert origin.cached_tokens + origin.received_tokens + origin.computed_tokens == len(prompt)
+        await pair.check_idle()
+
+
+async def test_32_prompts_at_once_that_hardly_fit_into_one_staging_slot_all_get_through() -> None:
+    """Field report D09: most are longer than the slot, so they come and go in pieces, one after the other."""
+    one_slot = PATIENT.model_copy(update={"staging_slots": 1, "max_quarantined_slots": 0})
+    engine = engine_config(block_size=BLOCK, num_blocks=512, prefill_chunk_size=CHUNK)
+    async with Pair(engine=engine, config=one_slot) as pair:
+        pair.start_node(num_slots=512)
+        prompts = {f"r{n}": prompt_of(1 + 2 * n, seed=n) for n in range(32)}
+        assert max(len(prompt) for prompt in prompts.values()) > 3 * pair.d.ring.blocks_per_slot * BLOCK
+
+        async def warm(request_id: str, prompt: list[int]) -> None:
+            await pair.prefill_into_pool(token_request(request_id, prompt))
+            pair.decode_from_pool(token_request(request_id, prompt))
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            for request_id, prompt in prompts.items():
+                group.create_task(warm(request_id, prompt))
+        for request_id, prompt in prompts.items():
+            assert await pair.to_d.finished(request_id) == FakeRunner.expected(prompt, 6)
+            assert pair.to_d.tokens(request_id)[0].origin.received_tokens == (len(prompt) - 1) // BLOCK * BLOCK
         await pair.check_idle()
 
 
