@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.kv import IDLE_S, KIB, MEMCPY, HandoffRun, KVReport, Series
+from bench.table import markdown_table
 
 GB = 1e9
 MIB = KIB * KIB
@@ -41,8 +42,7 @@ def markdown(report: KVReport, plot: str) -> str:
     """`plot`: the picture's path, as the text is to name it."""
     parts = ["# The KV plane, measured", noise(report), f"![Bandwidth of each path, beside memcpy]({plot})"]
     for sheet in sheets(report):
-        lines = [sheet.columns, ["---", *["---:"] * (len(sheet.columns) - 1)], *sheet.rows]
-        parts += [f"## {sheet.title}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
+        parts += [f"## {sheet.title}", markdown_table(sheet.columns, sheet.rows).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
