@@ -29,6 +29,14 @@ UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     "top_logprobs": (0,),
     "verbosity": (),
     "web_search_options": (),
+    # Sent by routers of other projects with every request.
+    "continue_final_message": (False,),
+    "include_reasoning": (True,),
+    "no_stop_trim": (False,),
+    "return_hidden_states": (False,),
+    "separate_reasoning": (True,),
+    "skip_special_tokens": (True,),
+    "stream_reasoning": (True,),
 }
 
 
