@@ -25,6 +25,7 @@ ONE_SMALL_SLOT = TransferConfig(staging_slots=1, max_quarantined_slots=0, stagin
 
 
 async def test_a_thousand_requests_and_a_hundred_times_the_same_one_get_their_text() -> None:
+    """Field reports D02 and D09."""
     rng = random.Random(23)
     shared = [rng.choices(range(200), k=40) for _ in range(4)]
     places = asyncio.Semaphore(32)

@@ -45,7 +45,7 @@ def complete(cluster: Processes, prompt: list[int], request_id: str | None) -> h
 
 @pytest.mark.parametrize("num_pairs", [1, 2])
 def test_both_sides_mean_the_same_request(cluster: Processes, num_pairs: int) -> None:
-    """Whether or not the client named it, and however many workers there are."""
+    """Field report D11: whether or not the client named it, and however many workers there are."""
     workers = [cluster.worker(f"{role}-{n}") for role in ("prefill", "decode") for n in range(num_pairs)]
     use(cluster, workers)
     prompts = [prompt_of(40 + 20 * n, seed=10 * num_pairs + n) for n in range(8)]

@@ -121,7 +121,7 @@ def test_the_trace_shows_that_prefill_goes_on_while_decode_speaks(fake_cluster: 
 
 
 def test_a_prefill_worker_that_shares_no_layout_costs_no_request_and_is_named(fake_cluster: Processes) -> None:
-    """Blocks of another size: refused by name, and the decode worker computes the prompt."""
+    """Field report D40: blocks of another size, so it is refused by name, and the decode worker computes the prompt."""
     odd = fake_cluster.start_worker("prefill", "prefill-odd", engine={"num_blocks": 256, "block_size": 8})
     decode = fake_cluster.worker("decode-0")
     try:
@@ -163,6 +163,7 @@ def test_decode_speaks_and_prefill_computes_while_a_hand_off_is_open(cluster: Pr
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.88])  # the last: all but the last chunk is computed
 def test_prefill_killed_in_the_middle_ends_in_the_right_text(cluster: Processes, share: float) -> None:
+    """Field report D01."""
     prefill, decode = cluster.worker("prefill-0"), cluster.worker("decode-0")
     prompt = prompt_of(2000)
     with ThreadPoolExecutor(1) as pool:

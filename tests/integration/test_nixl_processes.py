@@ -265,6 +265,7 @@ class TestAKilledSource:
 
 
 def test_a_connection_that_was_cut_while_idle_fails_one_read_and_can_be_made_again() -> None:
+    """Field report D16."""
     with Child(Source, "P", "tcp") as source, Child(Reader, "D", "tcp") as reader:
         metadata = source.call("metadata")
         reader.call("connect", "P", metadata)

@@ -92,6 +92,7 @@ def in_a_crowd(cluster: Processes, prompts: list[list[int]], path: str) -> list[
 
 
 def test_apart_is_together_is_the_reference_token_for_token(cluster: Processes, real_model: Path) -> None:
+    """Field report D03."""
     prompts = make_prompts(real_model)
     alone = [generate(cluster, prompt, "p2p") for prompt in prompts]
     apart = in_a_crowd(cluster, prompts, "p2p")

@@ -121,6 +121,7 @@ def test_a_node_that_is_stopped_holds_up_no_request(cluster: Processes) -> None:
 
 
 def test_a_killed_node_costs_its_share_of_the_cache_and_comes_back_empty(cluster: Processes) -> None:
+    """Field report D38."""
     lost, kept = cluster.pool_nodes
     ask(cluster, prompt(30))
     num_kept = objects(kept)
@@ -154,7 +155,7 @@ def test_requests_that_are_cancelled_while_they_load_from_the_pool_leave_nothing
 
 
 def test_full_nodes_that_evict_all_the_time_give_the_right_text(cluster: Processes, tmp_path: Path) -> None:
-    """One of them evicts to its disk."""
+    """Field report D38: one of them evicts to its disk."""
     ram_bytes = 10 * MODEL.layout(BLOCK).block_bytes
     without, other = list(cluster.pool_nodes)
     restart(cluster, without, ram_bytes=ram_bytes)
@@ -168,6 +169,7 @@ def test_full_nodes_that_evict_all_the_time_give_the_right_text(cluster: Process
 
 
 async def test_keys_of_another_model_block_size_or_salt_are_never_found(cluster: Processes) -> None:
+    """Field report D37."""
     ids = prompt(50, num_blocks=2)
     await asyncio.to_thread(ask, cluster, ids)
     context = HashContext(MODEL.info().fingerprint, "float32", BLOCK)

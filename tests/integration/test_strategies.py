@@ -84,6 +84,7 @@ def test_text_is_the_same_after_preemption(preemption: str, roomy: Engine, texts
 
 
 def test_text_is_the_same_when_the_prompt_is_known_already(roomy: Engine, texts: list[list[int]]) -> None:
+    """Field report D03."""
     engine = with_settings(roomy, prefix_caching=True)
     run(engine, make_requests())
     again = [replace(request, request_id=f"{request.request_id}-again") for request in make_requests()]

@@ -81,6 +81,7 @@ def test_a_pool_lays_its_settings_over_the_cluster_s() -> None:
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_and_the_fix(name: str, value: object, words: str) -> None:
+    """Field report D39 is one of them: tensor parallelism."""
     assert words in complaint({name: value})
 
 

@@ -28,6 +28,7 @@ def test_so_do_those_of_the_fake_model(tmp_path: Path) -> None:
 
 
 def test_other_weights_under_the_same_configuration_are_another_model(tmp_path: Path) -> None:
+    """Field report D37."""
     folders = tmp_path / "a", tmp_path / "b"
     for folder, name in zip(folders, ("llama", "llama with biases"), strict=True):
         folder.mkdir()

@@ -115,6 +115,7 @@ class TestAReader(Ends):
     def test_does_not_believe_an_entry_whose_header_is_another(
         self, source: End, reader: End, network: PipeNetwork
     ) -> None:
+        """Field report D11."""
         reader.connect(source).result(WAIT_S)
         reader.ring.memory.fill_(77)
         network.changes = 1

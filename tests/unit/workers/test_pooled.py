@@ -298,7 +298,7 @@ async def test_a_pool_without_nodes_is_no_obstacle(pair: Pair) -> None:
 
 
 async def test_cancelled_at_any_moment_a_request_leaves_nothing(pair: Pair) -> None:
-    """On both workers, in queues, lookups, reads, chunks and offers; then a prompt that needs every block fits."""
+    """Field report D06: in queues, lookups, reads, chunks and offers; then a prompt that needs all blocks fits."""
     ends = [pair.start_node(f"pool-{i}") for i in range(2)]
     seeded = random.Random(6)
     prompt = prompt_of(60)
@@ -326,7 +326,7 @@ async def test_cancelled_at_any_moment_a_request_leaves_nothing(pair: Pair) -> N
 
 
 async def test_with_few_blocks_preempted_requests_come_back_without_the_pool_and_no_counter_goes_down() -> None:
-    """Prompts that hit the pool for more, and for less, than what is still here when they come back."""
+    """Field reports D08 and D35: the pool has more and less of the prompts than what is still here when they return."""
     config = engine_config(block_size=BLOCK, num_blocks=24, prefill_chunk_size=CHUNK, preemption="recompute")
     async with Pair(engine=config, config=PATIENT) as pair:
         end = pair.start_node()

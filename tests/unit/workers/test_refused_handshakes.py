@@ -49,6 +49,7 @@ def offering(*transports: TransportInfo) -> Change:
 async def test_it_is_refused_by_name_and_the_prompt_is_computed_in_time(
     change: Change, reason: str, named: str
 ) -> None:
+    """Field reports D39 and D40."""
     prompt = list(range(20))
     async with Pair() as pair, asyncio.timeout(WITHIN_S):
         side = pair._side("p-odd")

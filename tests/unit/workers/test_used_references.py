@@ -35,6 +35,7 @@ async def check_refused(pair: Pair, request_id: str, prompt: list[int]) -> None:
 
 @pytest.mark.parametrize("num_read", [0, 50, 99])
 async def test_a_transfer_that_is_cut_after_some_of_100_blocks_is_computed_instead(num_read: int) -> None:
+    """Field report D01."""
     prompt = [(7 * n) % 250 for n in range(400)]
     async with Pair(ENGINE, ONE_BLOCK_A_SLOT.model_copy(update={"layer_ranges": 1})) as pair:
         for _ in range(num_read):
@@ -51,6 +52,7 @@ async def test_a_transfer_that_is_cut_after_some_of_100_blocks_is_computed_inste
 
 
 async def test_a_ticket_is_good_once_for_any_prompt_and_whatever_was_served_since() -> None:
+    """Field report D01."""
     prompt = list(range(30))
     async with Pair(ENGINE) as pair:
         pair.start_prefill(token_request("first", prompt), TICKET)
