@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 NAME = "bench"
 UP_TIMEOUT_S = 300
@@ -18,13 +19,20 @@ PORTS = {"proxy.http_port": 0, "proxy.grpc_port": 0, "cluster.controller_port": 
 @contextmanager
 def cluster(config: Path, settings: Mapping[str, object] | None = None) -> Iterator[str]:
     """The URL of its HTTP endpoint. `settings` are laid over the file, as `--set` does."""
-    arguments = [f"--set={name}={json.dumps(value)}" for name, value in {**PORTS, **(settings or {})}.items()]
-    _pdserve("up", "--config", str(config), "--name", NAME, "--detach", *arguments, timeout_s=UP_TIMEOUT_S)
-    try:
-        status = json.loads(_pdserve("status", "--json", "--name", NAME, timeout_s=30))
+    with running(config, settings or {}) as status:
         yield str(status["proxy"]["http"])
+
+
+@contextmanager
+def running(config: Path, settings: Mapping[str, object], name: str = NAME) -> Iterator[dict[str, Any]]:
+    """What `pdserve status --json` says of it when it is up."""
+    arguments = [f"--set={field}={json.dumps(value)}" for field, value in {**PORTS, **settings}.items()]
+    _pdserve("up", "--config", str(config), "--name", name, "--detach", *arguments, timeout_s=UP_TIMEOUT_S)
+    try:
+        status: dict[str, Any] = json.loads(_pdserve("status", "--json", "--name", name, timeout_s=30))
+        yield status
     finally:
-        _pdserve("down", "--name", NAME, timeout_s=DOWN_TIMEOUT_S)
+        _pdserve("down", "--name", name, timeout_s=DOWN_TIMEOUT_S)
 
 
 def _pdserve(*arguments: str, timeout_s: float) -> str:

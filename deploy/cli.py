@@ -239,6 +239,28 @@ def kv(
     run(model, tokens, repeats, output)
 
 
+drill = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Try what it promises on a cluster of its own.")
+app.add_typer(drill, name="drill")
+
+
+@drill.command()
+def chaos(
+    requests: Annotated[int, typer.Option(min=1, help="How many are asked, 32 at once.", metavar="N")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of requests and mishaps.", metavar="N")] = 0,
+    clients_vanish: Annotated[
+        bool, typer.Option("--clients-vanish", help="Clients go away at random moments.")
+    ] = False,
+    scale: Annotated[bool, typer.Option("--scale", help="Pools grow and shrink meanwhile.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Kill, stop and cut off workers while requests run: each must be answered as undisturbed. Exit status 1 if not."""
+    from deploy.commands.drill import run
+
+    run(requests, seed, clients_vanish=clients_vanish, scales=scale, output=output)
+
+
 def main() -> None:
     """The `pdserve` command. An error that a person can mend ends it with one message, not a traceback."""
     from deploy.errors import show_errors

@@ -1,4 +1,4 @@
-"""A TCP relay between two ends of a link, which a test can cut and mend, and which may forget idle connections."""
+"""A TCP relay between two ends of a link, which can be cut or stalled and mended, and may forget idle connections."""
 
 from __future__ import annotations
 
@@ -23,14 +23,20 @@ class Connection:
 
 
 class Relay:
-    """Maintains every connection through it. While it is cut, new ones are refused and old ones are gone."""
+    """Maintains every connection through it.
+
+    While it is cut, new ones are refused and old ones are gone; while it is stalled nothing passes or gets lost.
+    """
 
     def __init__(self, host: str, port: int, idle_s: float | None = None) -> None:
         self._target = (host, port)
         self._idle_s = idle_s
         self._connections: list[Connection] = []  # all that there ever were
         self._writers: set[asyncio.StreamWriter] = set()
+        self._accepted: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._flows = asyncio.Event()
+        self._flows.set()
         self.port = 0
 
     @property
@@ -39,7 +45,7 @@ class Relay:
         return len(self._connections)
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._begin, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def forget_all(self) -> None:
@@ -47,18 +53,40 @@ class Relay:
         for connection in self._connections:
             connection.forgotten = True
 
+    def stall(self) -> None:
+        self._flows.clear()
+
+    def flow(self) -> None:
+        """Ends a stall: what waits goes on, where both ends are still there."""
+        self._flows.set()
+
     async def cut(self) -> None:
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
 
+    async def close(self) -> None:
+        """For good; nothing of it runs any more."""
+        await self.cut()
+        self.flow()
+        await asyncio.gather(*self._accepted, return_exceptions=True)
+
     async def mend(self) -> None:
         """On the same port."""
         await self.start()
 
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._accept(reader, writer))
+        self._accepted.add(task)
+        task.add_done_callback(self._accepted.discard)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()  # nobody listens there: as if nobody listened here
+            return
         self._writers |= {writer, far_writer}
         connection = Connection(self._idle_s)
         self._connections.append(connection)
@@ -72,6 +100,7 @@ class Relay:
     async def _pump(self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
+                await self._flows.wait()
                 if connection.passes():
                     writer.write(data)
                     await writer.drain()
