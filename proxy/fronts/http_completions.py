@@ -10,7 +10,8 @@ from proxy.fronts.http_generation import HttpGeneration, error_response
 from proxy.fronts.metadata import read_priority, refuse_headers
 from proxy.fronts.openai_request import generation_request
 from proxy.openai.answer import Answer
-from proxy.openai.api import ChatBody, CompletionBody, parse
+from proxy.openai.api import ChatBody, CompletionBody
+from proxy.openai.body import parse
 from proxy.request.generation_request import new_request_id
 from proxy.request.priority import NORMAL
 from proxy.service import GenerationService

@@ -1,6 +1,6 @@
-"""OpenAI's request bodies: parsed strictly, checked by name, and turned into `GenerationRequest`.
+"""OpenAI's two bodies that ask for text, and what they ask for: prompts, sampling, functions.
 
-Whatever is wrong with a body, the error names the field; nothing is ignored in silence (`unsupported.py`).
+Whatever is wrong with one, the error names the field; nothing is ignored in silence (`unsupported.py`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from proxy.errors import ApiError, ErrorCode, invalid
+from proxy.errors import invalid
 from proxy.grammar.structured_output import STRUCTURED_OUTPUT_FIELDS, StructuredOutput, from_fields
+from proxy.openai.body import Body, printable
 from proxy.openai.messages import Message, read_messages
-from proxy.openai.unsupported import refuse_fields, shortened
 from proxy.request.sampling import MAX_LOGPROBS, Sampling
 from proxy.text.prompt import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from proxy.tools.tool import ToolUse, read_tools
 
-SURROGATE = re.compile(r"[\ud800-\udfff]")
-REPLACEMENT = "\ufffd"
 TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -39,10 +37,8 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None  # accepted, and never done
 
 
-class GenerationBody(BaseModel):
-    """What both endpoints have in common. Fields that are not read land in `model_extra`, to be refused by name."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+class GenerationBody(Body):
+    """What both endpoints have in common."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -92,7 +88,6 @@ class GenerationBody(BaseModel):
         """Likeliest tokens to be told with each one; None: nothing is told."""
 
     def check(self) -> None:
-        """What goes together. Raises ApiError."""
         if self.stream_options is not None and not self.streams:
             raise invalid("stream_options", "only with stream: true")
 
@@ -203,17 +198,6 @@ class ChatBody(GenerationBody):
         return (ChatPrompt(read_messages(self.messages), definitions),)
 
 
-def parse(body: bytes, kind: type[CompletionBody] | type[ChatBody]) -> CompletionBody | ChatBody:
-    """Raises ApiError, naming the field or the place in the JSON."""
-    try:
-        parsed = kind.model_validate_json(body)
-    except ValidationError as error:
-        raise _as_api_error(error) from error
-    refuse_fields(parsed.model_extra or {})
-    parsed.check()
-    return parsed
-
-
 def _completion_prompts(value: object) -> tuple[Prompt, ...]:
     if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value):
         return tuple(_completion_prompt(item) for item in value)
@@ -233,21 +217,5 @@ def _completion_prompt(value: object) -> Prompt:
 def _logit_bias(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     for key in given:
         if not TOKEN_ID.fullmatch(key):
-            raise invalid("logit_bias", f"{SURROGATE.sub(REPLACEMENT, shortened(key))!r} is not a token id")
+            raise invalid("logit_bias", f"{printable(key)!r} is not a token id")
     return tuple((int(key), bias) for key, bias in given.items())
-
-
-def _as_api_error(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "json_invalid":
-        text = f"the body is not valid JSON: {message.removeprefix('Invalid JSON: ')}"
-        return ApiError(ErrorCode.INVALID_ARGUMENT, text, reason="invalid_json")
-    param = SURROGATE.sub(REPLACEMENT, ".".join(shortened(str(part)) for part in first["loc"]))
-    if not param:
-        return ApiError(ErrorCode.INVALID_ARGUMENT, "the body must be a JSON object", reason="invalid_json")
-    if first["type"] == "missing":
-        return invalid(param, "this field is required", "missing_field")
-    if first["type"] == "extra_forbidden":
-        return invalid(param, "unknown field", "unknown_field")
-    return invalid(param, message[0].lower() + message[1:], "invalid_value")

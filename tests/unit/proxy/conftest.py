@@ -18,7 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.model import ServedModel
-from proxy.openai.api import ChatBody, CompletionBody, parse
+from proxy.openai.api import ChatBody, CompletionBody
+from proxy.openai.body import parse
 from proxy.request import sampling as samplings
 from proxy.request.event_buffer import FinishedEvent
 from proxy.request.generation_request import GenerationRequest, new_request_id
@@ -284,7 +285,7 @@ def admit(raw: bytes, kind: type[CompletionBody] | type[ChatBody], model: Served
     """All that is checked before anything runs."""
     parsed = parse(raw, kind)
     request = GenerationRequest(parsed.model, "id", parsed.to_prompts(), parsed.sampling())
-    request.check(model.vocab_size, model.max_model_len)
-    for ids in prompts.all_to_ids(request.prompts, model):
+    request.check(model, model.max_model_len)
+    for ids in prompts.all_to_ids(request.prompts, model, model.max_model_len):
         room = prompts.check_room(len(ids), model.max_model_len)
         samplings.resolve(request.sampling, model.eos_token_ids, room)

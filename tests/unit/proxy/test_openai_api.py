@@ -8,7 +8,8 @@ import pytest
 
 from proxy.errors import ApiError, ErrorCode
 from proxy.model import ServedModel
-from proxy.openai.api import ChatBody, CompletionBody, parse
+from proxy.openai.api import ChatBody, CompletionBody
+from proxy.openai.body import parse
 from proxy.request.sampling import Sampling
 from proxy.text.prompt import ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from tests.unit.proxy.conftest import admit
