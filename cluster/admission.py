@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.request_stream import Identity
 from cluster.spec import ROLES, WorkerSpec
+from engine.block_hash import HashContext
 from rpc import worker_pb2
 
 
@@ -15,8 +16,8 @@ class Admission:
         self._spec = spec
         self._role_epoch = 1
 
-    def identity(self, max_model_len: int) -> Identity:
-        return Identity(self._spec.incarnation, ROLES[self._spec.role], self._role_epoch, max_model_len)
+    def identity(self, max_model_len: int, hash_context: HashContext) -> Identity:
+        return Identity(self._spec.incarnation, ROLES[self._spec.role], self._role_epoch, max_model_len, hash_context)
 
     def refusal_of_prefill(self, role_epoch: int) -> worker_pb2.FailureCode | None:
         """None, or why a prompt of that role epoch is not taken."""

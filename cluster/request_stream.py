@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import grpc
 
+from cluster.cache_reporter import CacheReporter
+from engine.block_hash import HashContext
 from rpc import worker_pb2, worker_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
@@ -35,6 +37,7 @@ class Identity:
     role: worker_pb2.Role
     role_epoch: int
     max_model_len: int  # tokens that a request may have here
+    hash_context: HashContext  # of requests without a salt
 
 
 class RequestStream:
@@ -93,6 +96,7 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
         event_type: type[Event],
         identity: Callable[[], Identity],
         loads: LoadReporter,
+        caches: CacheReporter,
         silent_proxy_s: float = SILENT_PROXY_S,
     ) -> None:
         self._silent_proxy_s = silent_proxy_s
@@ -100,6 +104,7 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
         self._event_type = event_type
         self._identity = identity
         self._loads = loads
+        self._caches = caches
 
     async def Session(  # noqa: N802  gRPC's name
         self, _requests: Any, context: grpc.aio.ServicerContext[Command, Event]
@@ -109,6 +114,7 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
             asyncio.create_task(self._read(context, stream)),
             asyncio.create_task(self._write(context, stream)),
             asyncio.create_task(self._loads.report(stream)),
+            asyncio.create_task(self._caches.report(stream)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -150,6 +156,9 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
             role=identity.role,
             role_epoch=identity.role_epoch,
             max_model_len=identity.max_model_len,
+            model_fingerprint=identity.hash_context.model_fingerprint,
+            kv_dtype=identity.hash_context.kv_dtype,
+            block_size=identity.hash_context.block_size,
         )
         stream.send(welcome=welcome)
         return stream
@@ -175,6 +184,8 @@ class StreamServer(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServic
                 self._service.start(command.start, stream)
             case "abort":
                 self._service.abort(command.abort.request_id, command.abort.attempt, stream)
+            case "watch_cache":
+                self._caches.watch(stream, command.watch_cache.after)
 
     async def _write(self, context: grpc.aio.ServicerContext[Command, Event], stream: RequestStream) -> None:
         while True:

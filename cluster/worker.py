@@ -17,6 +17,7 @@ import grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
 from cluster.admission import Admission
+from cluster.cache_reporter import CacheReporter, follow_cache
 from cluster.kv_plane import KVPlane
 from cluster.membership import Addresses
 from cluster.observe_service import ObserveService, Record
@@ -155,9 +156,10 @@ class Worker:
         return self._parts
 
     def _mount(self) -> None:
-        parts = self._started
-        prefill = StreamServer(parts.prefill, worker_pb2.PrefillEvent, self._identity, parts.loads)
-        decode = StreamServer(parts.decode, worker_pb2.DecodeEvent, self._identity, parts.loads)
+        parts, caches = self._started, CacheReporter()
+        follow_cache(parts.engine, caches.append)
+        prefill = StreamServer(parts.prefill, worker_pb2.PrefillEvent, self._identity, parts.loads, caches)
+        decode = StreamServer(parts.decode, worker_pb2.DecodeEvent, self._identity, parts.loads, caches)
         worker_pb2_grpc.add_PrefillServicer_to_server(prefill, parts.server)
         worker_pb2_grpc.add_DecodeServicer_to_server(decode, parts.server)
         peer_pb2_grpc.add_PeerServicer_to_server(parts.kv.peer_service, parts.server)
@@ -180,7 +182,7 @@ class Worker:
 
     def _identity(self) -> Identity:
         engine = self._started.engine.engine
-        return self._admission.identity(min(engine.model.max_model_len, engine.capacity))
+        return self._admission.identity(min(engine.model.max_model_len, engine.capacity), engine.hash_context)
 
     def _close_admission(self) -> None:
         self._admission.is_open = False

@@ -6,7 +6,7 @@ Pure Python, one thread. Every block is in exactly one state, counted in this or
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -16,6 +16,15 @@ class BlockCounts:
     used: int
     cached: int  # evictable, found by its hash
     leased: int  # a peer may read it
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChange:
+    """A block can be found by its hash from now on, or no longer."""
+
+    sequence: int  # 1 for a pool's first change, and so on without a gap
+    block_hash: bytes
+    is_stored: bool
 
 
 class IntegrityError(AssertionError):
@@ -38,6 +47,12 @@ class BlockPool:
         self._by_hash: dict[bytes, int] = {}
         self._free = list(range(num_blocks - 1, -1, -1))
         self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._num_changes = 0
+        self._subscribers: list[Callable[[CacheChange], None]] = []
+
+    def subscribe(self, on_change: Callable[[CacheChange], None]) -> None:
+        """`on_change` hears of each change of what `lookup` finds, from the first on if it comes before that."""
+        self._subscribers.append(on_change)
 
     @property
     def num_free(self) -> int:
@@ -88,6 +103,7 @@ class BlockPool:
         if self.enable_prefix_caching and self._hashes[block] is None and block_hash not in self._by_hash:
             self._hashes[block] = block_hash
             self._by_hash[block_hash] = block
+            self._announce(block_hash, is_stored=True)
 
     def lookup(self, block_hashes: Sequence[bytes]) -> list[int]:
         """The blocks of the longest known prefix. They are not acquired: do so before anything else is allocated."""
@@ -151,3 +167,9 @@ class BlockPool:
         if block_hash is not None:
             del self._by_hash[block_hash]
             self._hashes[block] = None
+            self._announce(block_hash, is_stored=False)
+
+    def _announce(self, block_hash: bytes, *, is_stored: bool) -> None:
+        self._num_changes += 1
+        for on_change in self._subscribers:
+            on_change(CacheChange(self._num_changes, block_hash, is_stored))

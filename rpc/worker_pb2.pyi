@@ -55,18 +55,24 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., proxy_incarnation: _Optional[str] = ..., worker_incarnation: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_version", "worker_incarnation", "role", "role_epoch", "max_model_len")
+    __slots__ = ("protocol_version", "worker_incarnation", "role", "role_epoch", "max_model_len", "model_fingerprint", "kv_dtype", "block_size")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     worker_incarnation: str
     role: Role
     role_epoch: int
     max_model_len: int
-    def __init__(self, protocol_version: _Optional[int] = ..., worker_incarnation: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., role_epoch: _Optional[int] = ..., max_model_len: _Optional[int] = ...) -> None: ...
+    model_fingerprint: str
+    kv_dtype: str
+    block_size: int
+    def __init__(self, protocol_version: _Optional[int] = ..., worker_incarnation: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., role_epoch: _Optional[int] = ..., max_model_len: _Optional[int] = ..., model_fingerprint: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., block_size: _Optional[int] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ()
@@ -87,6 +93,26 @@ class Load(_message.Message):
     num_free_blocks: int
     admitting: bool
     def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., admitting: _Optional[bool] = ...) -> None: ...
+
+class WatchCache(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    def __init__(self, after: _Optional[int] = ...) -> None: ...
+
+class CacheUpdate(_message.Message):
+    __slots__ = ("after", "through", "is_snapshot", "stored", "evicted")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    IS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    through: int
+    is_snapshot: bool
+    stored: bytes
+    evicted: bytes
+    def __init__(self, after: _Optional[int] = ..., through: _Optional[int] = ..., is_snapshot: _Optional[bool] = ..., stored: _Optional[bytes] = ..., evicted: _Optional[bytes] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop_token_ids", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens", "num_logprobs", "grammar")
@@ -184,16 +210,18 @@ class PoolUse(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[PoolMember, _Mapping]]] = ..., reads: _Optional[bool] = ..., writes_back: _Optional[bool] = ...) -> None: ...
 
 class PrefillCommand(_message.Message):
-    __slots__ = ("hello", "ping", "start", "abort")
+    __slots__ = ("hello", "ping", "start", "abort", "watch_cache")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    WATCH_CACHE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ping: Ping
     start: StartPrefill
     abort: AbortRequestCommand
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., start: _Optional[_Union[StartPrefill, _Mapping]] = ..., abort: _Optional[_Union[AbortRequestCommand, _Mapping]] = ...) -> None: ...
+    watch_cache: WatchCache
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., start: _Optional[_Union[StartPrefill, _Mapping]] = ..., abort: _Optional[_Union[AbortRequestCommand, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ...) -> None: ...
 
 class StartPrefill(_message.Message):
     __slots__ = ("request", "ticket", "role_epoch", "pool")
@@ -216,16 +244,18 @@ class AbortRequestCommand(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class PrefillEvent(_message.Message):
-    __slots__ = ("welcome", "load", "done", "failed")
+    __slots__ = ("welcome", "load", "done", "failed", "cache")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     load: Load
     done: PrefillProgress
     failed: RequestFailed
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., done: _Optional[_Union[PrefillProgress, _Mapping]] = ..., failed: _Optional[_Union[RequestFailed, _Mapping]] = ...) -> None: ...
+    cache: CacheUpdate
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., done: _Optional[_Union[PrefillProgress, _Mapping]] = ..., failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., cache: _Optional[_Union[CacheUpdate, _Mapping]] = ...) -> None: ...
 
 class PrefillProgress(_message.Message):
     __slots__ = ("request_id", "attempt", "cached_tokens", "computed_tokens")
@@ -240,16 +270,18 @@ class PrefillProgress(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
 
 class DecodeCommand(_message.Message):
-    __slots__ = ("hello", "ping", "start", "abort")
+    __slots__ = ("hello", "ping", "start", "abort", "watch_cache")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
+    WATCH_CACHE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ping: Ping
     start: StartDecode
     abort: AbortRequestCommand
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., start: _Optional[_Union[StartDecode, _Mapping]] = ..., abort: _Optional[_Union[AbortRequestCommand, _Mapping]] = ...) -> None: ...
+    watch_cache: WatchCache
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., start: _Optional[_Union[StartDecode, _Mapping]] = ..., abort: _Optional[_Union[AbortRequestCommand, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ...) -> None: ...
 
 class KVSource(_message.Message):
     __slots__ = ("ticket", "address", "incarnation", "transport")
@@ -278,18 +310,20 @@ class StartDecode(_message.Message):
     def __init__(self, request: _Optional[_Union[TokenRequest, _Mapping]] = ..., attempt: _Optional[int] = ..., role_epoch: _Optional[int] = ..., source: _Optional[_Union[KVSource, _Mapping]] = ..., pool: _Optional[_Union[PoolUse, _Mapping]] = ...) -> None: ...
 
 class DecodeEvent(_message.Message):
-    __slots__ = ("welcome", "load", "tokens", "handoff_failed", "failed")
+    __slots__ = ("welcome", "load", "tokens", "handoff_failed", "failed", "cache")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     HANDOFF_FAILED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     load: Load
     tokens: StepTokens
     handoff_failed: HandoffFailed
     failed: RequestFailed
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., tokens: _Optional[_Union[StepTokens, _Mapping]] = ..., handoff_failed: _Optional[_Union[HandoffFailed, _Mapping]] = ..., failed: _Optional[_Union[RequestFailed, _Mapping]] = ...) -> None: ...
+    cache: CacheUpdate
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., tokens: _Optional[_Union[StepTokens, _Mapping]] = ..., handoff_failed: _Optional[_Union[HandoffFailed, _Mapping]] = ..., failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., cache: _Optional[_Union[CacheUpdate, _Mapping]] = ...) -> None: ...
 
 class StepTokens(_message.Message):
     __slots__ = ("requests",)

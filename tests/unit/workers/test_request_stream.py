@@ -7,7 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from cluster.cache_reporter import CacheReporter
 from cluster.request_stream import Identity, LoadReporter, RequestStream, StreamServer
+from engine.block_hash import HashContext
+from engine.block_pool import CacheChange
 from rpc import worker_pb2, worker_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
@@ -31,24 +34,26 @@ class EchoService:
 
 
 class Rig:
-    def __init__(self, service: EchoService, stub: worker_pb2_grpc.DecodeStub) -> None:
+    def __init__(self, service: EchoService, caches: CacheReporter, stub: worker_pb2_grpc.DecodeStub) -> None:
         self.service = service
+        self.caches = caches
         self.stub = stub
 
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     service = EchoService()
-    identity = Identity("w-1", worker_pb2.ROLE_DECODE, 3, 4096)
+    identity = Identity("w-1", worker_pb2.ROLE_DECODE, 3, 4096, HashContext("model", "float32", 16))
     loads = LoadReporter(lambda: worker_pb2.Load(num_running=2, admitting=True))
+    caches = CacheReporter()
     server = grpc.aio.server()
     worker_pb2_grpc.add_DecodeServicer_to_server(
-        StreamServer(service, worker_pb2.DecodeEvent, lambda: identity, loads, silent_proxy_s=0.3), server
+        StreamServer(service, worker_pb2.DecodeEvent, lambda: identity, loads, caches, silent_proxy_s=0.3), server
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Rig(service, worker_pb2_grpc.DecodeStub(channel))
+        yield Rig(service, caches, worker_pb2_grpc.DecodeStub(channel))
     await server.stop(0)
 
 
@@ -103,3 +108,40 @@ async def test_a_proxy_that_goes_away_or_falls_silent_ends_its_requests(rig: Rig
     await silent.write(hello())
     await silent.read()
     await asyncio.wait_for(rig.service.ended.wait(), 5)
+
+
+async def next_cache_update(call: Any) -> worker_pb2.CacheUpdate:
+    async with asyncio.timeout(10):
+        while not (event := await call.read()).HasField("cache"):
+            pass
+    update: worker_pb2.CacheUpdate = event.cache
+    return update
+
+
+async def test_who_asks_is_told_what_the_cache_holds_and_then_its_changes(rig: Rig) -> None:
+    rig.caches.append([CacheChange(1, b"a" * 16, is_stored=True), CacheChange(2, b"b" * 16, is_stored=True)])
+    call = rig.stub.Session()
+    await call.write(hello())
+    await call.write(worker_pb2.DecodeCommand(watch_cache=worker_pb2.WatchCache()))
+    update = await next_cache_update(call)
+    assert (update.after, update.through, update.stored) == (0, 2, b"a" * 16 + b"b" * 16)
+    rig.caches.append([CacheChange(3, b"a" * 16, is_stored=False)])
+    update = await next_cache_update(call)
+    assert (update.after, update.through, update.evicted) == (2, 3, b"a" * 16)
+    await call.write(worker_pb2.DecodeCommand(watch_cache=worker_pb2.WatchCache(after=1)))
+    update = await next_cache_update(call)
+    assert (update.after, update.through) == (1, 3)
+
+
+async def test_who_does_not_ask_hears_nothing_of_the_cache(rig: Rig) -> None:
+    call = rig.stub.Session()
+    await call.write(hello())
+    welcome = (await call.read()).welcome
+    assert (welcome.model_fingerprint, welcome.kv_dtype, welcome.block_size) == ("model", "float32", 16)
+    rig.caches.append([CacheChange(1, b"a" * 16, is_stored=True)])
+    start = worker_pb2.StartDecode(request=worker_pb2.TokenRequest(request_id="r"))
+    await call.write(worker_pb2.DecodeCommand(start=start))
+    kinds = set()
+    while "tokens" not in kinds:
+        kinds.add((await call.read()).WhichOneof("event"))
+    assert "cache" not in kinds
