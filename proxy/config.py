@@ -5,6 +5,7 @@ The same model reads the `proxy:` section of a cluster's YAML file; `to_argument
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,8 +22,11 @@ class ProxyConfig(BaseModel):
     grpc_port: int = Field(8001, ge=0, le=65535)  # 0: any free one, named in the log
     http_port: int = Field(8000, ge=0, le=65535)
     insecure: bool = False  # serve other machines without API keys
+    keys_file: Path | None = None  # of API keys, as `pdserve keys` writes it; None: everybody is let in
+    open_metrics: bool = False  # /metrics and /prometheus/targets answer without a key, too
 
-    max_queued_requests: int = Field(2048, ge=1)  # over it: 429; for batch requests already over 7/8 of it
+    max_queued_requests: int = Field(2048, ge=1)  # of one tenant; over it: 429; for batch ones already over 7/8 of it
+    max_queued_tokens: int = Field(1 << 20, ge=1)  # likewise, of their prompts
     priority_ageing_s: float = Field(2.0, gt=0)  # waiting so long makes up for one level of priority
     dispatch_ahead: int = Field(2, ge=1)  # requests that may wait in one worker; batch ones do not count for others
     long_prompt_tokens: int = Field(2048, ge=1)  # a longer prompt is long

@@ -13,6 +13,8 @@ import grpc
 
 class ErrorCode(StrEnum):
     INVALID_ARGUMENT = "invalid_argument"
+    UNAUTHENTICATED = "unauthenticated"
+    PERMISSION_DENIED = "permission_denied"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
     TOO_LARGE = "too_large"
@@ -34,6 +36,8 @@ class Status:
 
 STATUS = {
     ErrorCode.INVALID_ARGUMENT: Status(grpc.StatusCode.INVALID_ARGUMENT, 400, "invalid_request_error"),
+    ErrorCode.UNAUTHENTICATED: Status(grpc.StatusCode.UNAUTHENTICATED, 401, "invalid_request_error"),
+    ErrorCode.PERMISSION_DENIED: Status(grpc.StatusCode.PERMISSION_DENIED, 403, "permission_error"),
     ErrorCode.NOT_FOUND: Status(grpc.StatusCode.NOT_FOUND, 404, "invalid_request_error"),
     ErrorCode.ALREADY_EXISTS: Status(grpc.StatusCode.ALREADY_EXISTS, 409, "invalid_request_error"),
     ErrorCode.TOO_LARGE: Status(grpc.StatusCode.RESOURCE_EXHAUSTED, 413, "invalid_request_error"),

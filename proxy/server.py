@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from proxy.access.gate import Gate
+from proxy.access.key_store import KeyStore
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.fronts.grpc_server import BindError, bind, build_server
@@ -55,13 +57,15 @@ class QuietServer(uvicorn.Server):
 
 
 class ProxyServer:
-    def __init__(self, config: ProxyConfig, core: Core) -> None:
+    def __init__(self, config: ProxyConfig, core: Core, keys: KeyStore | None = None) -> None:
+        """Without `keys` everybody is let in."""
+        gate = Gate(keys, core.metrics)
         self._config = config
         self._core = core
-        self._grpc, self._health = build_server(core.service, config.max_body_bytes)
+        self._grpc, self._health = build_server(core.service, gate, config.max_body_bytes)
         self._http = QuietServer(
             uvicorn.Config(
-                build_app(core.service, core.pool, config),
+                build_app(core.service, core.pool, gate, config),
                 ws="none",
                 lifespan="off",
                 log_config=None,

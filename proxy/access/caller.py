@@ -5,10 +5,13 @@ Every request has a caller; without API keys it is whoever the header `x-tenant`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
+
+TENANT = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Scope(StrEnum):

@@ -6,6 +6,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from proxy.access.gate import Gate
+from proxy.access.grpc_gate import GrpcGate
 from proxy.fronts.inference_servicer import InferenceServicer
 from proxy.fronts.observe_servicer import ObserveServicer
 from proxy.service import GenerationService
@@ -18,7 +20,7 @@ class BindError(OSError):
     """The port cannot be taken."""
 
 
-def build_server(service: GenerationService, max_body_bytes: int) -> tuple[grpc.aio.Server, HealthReport]:
+def build_server(service: GenerationService, gate: Gate, max_body_bytes: int) -> tuple[grpc.aio.Server, HealthReport]:
     options = [
         ("grpc.max_receive_message_length", max_body_bytes),
         ("grpc.keepalive_time_ms", 20_000),  # a client that went away without a word is noticed, and its request ended
@@ -26,9 +28,9 @@ def build_server(service: GenerationService, max_body_bytes: int) -> tuple[grpc.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # what clients may do in their turn
         ("grpc.so_reuseport", 0),  # a second proxy on the same port is an error, not a silent split of the clients
     ]
-    server = grpc.aio.server(options=options)
+    server = grpc.aio.server(interceptors=[GrpcGate(gate)], options=options)
     inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server)
-    observe_pb2_grpc.add_ObserveServicer_to_server(ObserveServicer(service), server)
+    observe_pb2_grpc.add_ObserveServicer_to_server(ObserveServicer(service, told_here_only=not gate.has_keys), server)
     report = HealthReport()
     health_pb2_grpc.add_HealthServicer_to_server(report.servicer, server)
     reflection.enable_server_reflection((INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -27,7 +27,12 @@ from proxy.service import GenerationService
 from proxy.text import prompt as prompts
 from proxy.tools.tool_calling import ToolCalling
 
-UNREAD_BODY = (ErrorCode.TOO_LARGE, ErrorCode.TOO_SLOW)  # the rest of it is not waited for
+UNREAD_BODY = (
+    ErrorCode.TOO_LARGE,
+    ErrorCode.TOO_SLOW,
+    ErrorCode.UNAUTHENTICATED,
+    ErrorCode.PERMISSION_DENIED,
+)  # the rest of it is not waited for
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -129,6 +134,8 @@ def error_response(error: ApiError, request_id: str | None = None) -> Response:
     headers = {"retry-after": str(error.retry_after_s)} if error.retry_after_s is not None else {}
     if request_id is not None and request_id.isascii() and request_id.isprintable():
         headers["x-request-id"] = request_id
+    if error.code is ErrorCode.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
     if error.code in UNREAD_BODY:
         headers["connection"] = "close"
     return JSONResponse(error_object(error), error.status.http, headers)

@@ -8,6 +8,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from proxy.access.gate import Gate
+from proxy.access.http_gate import HttpGate
 from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode
 from proxy.fronts.http_body import BodyReader
@@ -19,7 +21,7 @@ from proxy.service import GenerationService
 from proxy.workers.worker_pool import WorkerPool
 
 
-def build_app(service: GenerationService, pool: WorkerPool, config: ProxyConfig) -> FastAPI:
+def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: ProxyConfig) -> FastAPI:
     app = FastAPI(title="pdserve", version="1", docs_url="/docs", redoc_url=None)
     completions = HttpCompletions(service, BodyReader(config))
     models = HttpModels(service)
@@ -36,6 +38,7 @@ def build_app(service: GenerationService, pool: WorkerPool, config: ProxyConfig)
     ]
     for method, path, endpoint in routes:
         app.add_api_route(path, endpoint, methods=[method])
+    app.add_middleware(HttpGate, gate=gate, open_metrics=config.open_metrics)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_fault)
     return app

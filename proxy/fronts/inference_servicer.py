@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from proxy.access.gate import current_caller
 from proxy.errors import ApiError, invalid
 from proxy.fronts.grpc_errors import Context, abort
 from proxy.fronts.inference_messages import read_prompt, read_sampling, response_message
@@ -69,7 +70,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             refuse_headers(metadata)
             priority = read_priority(metadata)
             priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
-            salt = read_cache_salt(metadata, request.cache_salt if request.HasField("cache_salt") else None)
+            tenant = current_caller().tenant
+            salt = read_cache_salt(tenant, request.cache_salt if request.HasField("cache_salt") else None)
             mode, writes_back = read_kv_mode(metadata), read_write_back(metadata)
             prompt, sampling = read_prompt(request), read_sampling(request)
         except ApiError as error:

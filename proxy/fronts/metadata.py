@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from proxy.errors import ApiError, ErrorCode, invalid
@@ -11,7 +10,6 @@ from proxy.request.kv_mode import KvMode
 from proxy.request.lifecycle import Lifecycle
 from proxy.request.priority import BATCH, INTERACTIVE, LABELS, MAX_LEVEL, Priority
 
-TENANT = re.compile(r"[\x21-\x7e]{1,128}")
 MAX_SALT_LENGTH = 256  # characters
 
 # Those that this server does not follow, and the values that ask for nothing.
@@ -42,14 +40,11 @@ def read_priority(headers: Mapping[str, str], level: int | None = None) -> Prior
     return Priority(label == BATCH, level or 0)
 
 
-def read_cache_salt(headers: Mapping[str, str], salt: str | None = None) -> str:
-    """What keeps cached prefixes apart: the tenant, and the field `cache_salt`. Raises ApiError."""
-    tenant = headers.get("x-tenant")
-    if tenant is not None and not TENANT.fullmatch(tenant):
-        raise invalid("x-tenant", "must be 1 to 128 visible ASCII characters")
+def read_cache_salt(tenant: str, salt: str | None = None) -> str:
+    """What keeps cached prefixes apart: the caller's tenant, and the field `cache_salt`. Raises ApiError."""
     if salt is not None and not (1 <= len(salt) <= MAX_SALT_LENGTH and salt.isprintable()):
         raise invalid("cache_salt", f"must be 1 to {MAX_SALT_LENGTH} printable characters")
-    return f"{tenant or ''} {salt or ''}" if tenant or salt else ""  # no tenant has a space: no two pairs are the same
+    return f"{tenant} {salt or ''}" if tenant or salt else ""  # no tenant has a space: no two pairs are the same
 
 
 def read_kv_mode(headers: Mapping[str, str]) -> KvMode | None:

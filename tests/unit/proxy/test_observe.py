@@ -100,7 +100,7 @@ class Stranger:
 
 
 async def test_a_stranger_is_refused(served: Cluster) -> None:
-    servicer = ObserveServicer(served.proxy.service)
+    servicer = ObserveServicer(served.proxy.service, told_here_only=True)
     with pytest.raises(PermissionError, match="PERMISSION_DENIED"):
         await anext(servicer.Read(observe_pb2.ReadRequest(), Stranger()))  # type: ignore[arg-type]
 
