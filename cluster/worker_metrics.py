@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster.request_metrics import RequestMetrics
 from engine.engine import StepResult
 from engine.engine_thread import EngineThread
 from engine.swapping import Direction
@@ -35,6 +36,9 @@ class EngineMetrics:
         )
         for kind in ("prefill", "decode"):
             self._computed.labels(**labels, kind=kind)  # shown as 0 before the first token
+        for kind in ("prefill", "decode", "mixed"):
+            self._batch.labels(**labels, kind=kind)
+            self._step.labels(**labels, kind=kind)
         for kind in ("recompute", "swap"):
             self._preemptions.labels(**labels, kind=kind)
         self._vllm_preemptions, self._vllm_prompt, self._vllm_generation = (
@@ -45,9 +49,11 @@ class EngineMetrics:
                 ("generation_tokens", "computed_tokens_total of kind decode"),
             )
         )
+        self._requests = RequestMetrics(registry, labels)
         registry.register(EngineGauges(engine, labels))
 
     def observe(self, result: StepResult) -> None:
+        self._requests.observe(result)
         for preemption in result.preempted:
             self._preemptions.labels(**self._labels, kind="swap" if preemption.swapped else "recompute").inc()
         for swap in result.swaps:
