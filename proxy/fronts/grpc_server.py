@@ -9,11 +9,13 @@ from grpc_reflection.v1alpha import reflection
 from proxy.access.gate import Gate
 from proxy.access.grpc_gate import GrpcGate
 from proxy.fronts.inference_servicer import InferenceServicer
+from proxy.fronts.kserve_servicer import KserveServicer
 from proxy.fronts.observe_servicer import ObserveServicer
 from proxy.service import GenerationService
-from rpc import inference_pb2, inference_pb2_grpc, observe_pb2_grpc
+from rpc import inference_pb2, inference_pb2_grpc, kserve_pb2, kserve_pb2_grpc, observe_pb2_grpc
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+KSERVE = kserve_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 
 
 class BindError(OSError):
@@ -30,10 +32,11 @@ def build_server(service: GenerationService, gate: Gate, max_body_bytes: int) ->
     ]
     server = grpc.aio.server(interceptors=[GrpcGate(gate)], options=options)
     inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server)
+    kserve_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(KserveServicer(service), server)
     observe_pb2_grpc.add_ObserveServicer_to_server(ObserveServicer(service, told_here_only=not gate.has_keys), server)
     report = HealthReport()
     health_pb2_grpc.add_HealthServicer_to_server(report.servicer, server)
-    reflection.enable_server_reflection((INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection((INFERENCE, KSERVE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server, report
 
 
@@ -49,12 +52,12 @@ def bind(server: grpc.aio.Server, address: str) -> int:
 
 
 class HealthReport:
-    """Maintains what grpc.health.v1 answers, for the server and for Inference."""
+    """Maintains what grpc.health.v1 answers, for the server and for each service that generates."""
 
     def __init__(self) -> None:
         self.servicer = health.aio.HealthServicer()
 
     async def set_ready(self, is_ready: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", INFERENCE):
+        for name in ("", INFERENCE, KSERVE):
             await self.servicer.set(name, status)
