@@ -32,7 +32,17 @@ class ProxyConfig(BaseModel):
     long_prompt_tokens: int = Field(2048, ge=1)  # a longer prompt is long
     max_long_prefills: int = Field(1, ge=1)  # long prompts that are sent to one worker and not computed yet
     kv_mode: Literal["p2p", "pooled"] = "p2p"  # of requests that do not say (x-kv-mode); pooled needs pool nodes
-    routing: Literal["round_robin", "least_loaded"] = "least_loaded"
+    routing: Literal["round_robin", "random", "least_loaded", "power_of_two", "session_affinity", "prefix_aware"] = (
+        "prefix_aware"
+    )
+    load_weight: float = Field(0.2, ge=0)  # of a token that waits before a prompt; of one to compute: 1
+    stream_tokens: float = Field(16.0, ge=0)  # what a request on a decode worker costs the next one there
+    transfer_weight: float = Field(0.1, ge=0)  # of a token whose KV moves between workers of one node
+    remote_transfer_weight: float = Field(0.3, ge=0)  # and of two nodes
+    handoff_tokens: float = Field(48.0, ge=0)  # what agreeing on a hand-off costs
+    local_prefill: Literal["by_cost", "if_needed"] = "by_cost"  # when decode workers compute prompts themselves
+    local_prefill_weight: float = Field(4.0, ge=1)  # of a token computed there, beside the streams
+    prefix_index_blocks: int = Field(262_144, ge=1)  # of the workers' caches that are known here; about 200 bytes each
     tool_call_format: Literal["auto", "hermes", "llama", "mistral"] = "auto"  # auto: by the model's chat template
     max_body_bytes: int = Field(8 << 20, ge=1024)
     body_timeout_s: float = Field(30.0, gt=0)  # for a client to send its whole HTTP body

@@ -13,6 +13,8 @@ from proxy.grammar.grammar_compiler import GrammarCompiler
 from proxy.metrics import ProxyMetrics
 from proxy.model import ServedModel
 from proxy.routing.dispatcher import Dispatcher
+from proxy.routing.prefix_index import PrefixIndex
+from proxy.routing.router import Router
 from proxy.service import GenerationService
 from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_link import LinkTimes
@@ -30,10 +32,12 @@ class Core:
     ) -> None:
         incarnation = secrets.token_hex(16)
         self.metrics = ProxyMetrics(model.name)
-        self.pool = WorkerPool(incarnation, times)
+        index = PrefixIndex(config.prefix_index_blocks)
+        self.metrics.watch_index(lambda: index.num_blocks)
+        self.pool = WorkerPool(incarnation, times, index)
         self.ready_changed = asyncio.Event()
         self._config = config
-        self._dispatcher = Dispatcher(self.pool, config, self.metrics)
+        self._dispatcher = Dispatcher(self.pool, Router(self.pool, index, config, self.metrics), config)
         self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
         self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics, self._grammars)
         self._watch = MembershipWatch(controller, incarnation, self._update)

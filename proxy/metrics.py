@@ -24,6 +24,11 @@ TOKEN_BUCKETS = (
 )
 DURATION_BUCKETS = (*FIRST_TOKEN_BUCKETS, 160.0, 320.0, 640.0)
 
+LOCAL_REASONS = (
+    *("no_prefill_worker", "handoff_failed", "asked"),
+    *("short_prompt", "cached_on_decode", "prefill_overloaded"),
+)
+
 
 class LabelledRegistry(CollectorRegistry):
     """A registry whose every sample carries the same further labels."""
@@ -57,6 +62,8 @@ class ProxyMetrics:
         self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of requests that got a token")
         self.generation_tokens = counter("generation_tokens_total", "Tokens generated and accepted")
         self.routing_decisions = counter("routing_decisions_total", "Requests sent to workers", "policy")
+        self.prefix_index_queries = counter("prefix_index_queries_total", "Blocks of prompts that were sent to workers")
+        self.prefix_index_hits = counter("prefix_index_hits_total", "Those of them that the worker was known to hold")
         self.local_prefill = counter("local_prefill_total", "Prompts computed by the decode worker", "reason")
         self.retries = counter("retries_total", "Further attempts, by the stage that failed", "stage")
         self.migrations = counter("migrations_total", "Requests that moved to another decode worker mid-stream")
@@ -79,7 +86,7 @@ class ProxyMetrics:
         """Series that exist from the start: a rate of something that never happened is 0, not missing."""
         for stage in ("prefill", "transfer", "decode"):
             self.retries.labels(stage)
-        for reason in ("no_prefill_worker", "handoff_failed", "asked"):
+        for reason in LOCAL_REASONS:
             self.local_prefill.labels(reason)
         for reason in ("queue_full", "no_worker"):
             self.rejected.labels(reason)
@@ -96,6 +103,11 @@ class ProxyMetrics:
         queued = Gauge("pdserve_requests_queued", "Waiting in the proxy", ["priority"], registry=self._registry)
         for priority in LABELS:
             queued.labels(priority).set_function(partial(num_queued, priority))
+
+    def watch_index(self, num_blocks: Callable[[], int]) -> None:
+        """Reads this at each scrape."""
+        size = Gauge("pdserve_prefix_index_blocks", "Of workers' caches, known here", registry=self._registry)
+        size.set_function(num_blocks)
 
     def exposition(self) -> bytes:
         """Prometheus's text format."""

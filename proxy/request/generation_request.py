@@ -88,6 +88,7 @@ class GenerationRequest:
             priority=self.priority,
             cache_salt=self.cache_salt,
             kv_mode=self.kv_mode or admission.kv_mode,
+            keeps_kv_mode=self.kv_mode is not None,
             writes_back=self.writes_back,
         )
 

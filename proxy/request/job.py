@@ -22,6 +22,7 @@ class Job:
     priority: Priority = NORMAL
     cache_salt: str = ""  # requests with different ones share no cached prefix
     kv_mode: KvMode = KvMode.P2P
+    keeps_kv_mode: bool = False  # the client asked for it: cost is no reason for another one
     writes_back: bool = False  # the KV of prompt and completion goes to the pool at the end
     choice: int = 0  # of the answer, counted from 0
     is_first_of_prompt: bool = True  # other choices of the same prompt do not count it again

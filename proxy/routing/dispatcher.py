@@ -7,36 +7,25 @@ batch requests took are no obstacle to an interactive one, which goes before the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from proxy.config import ProxyConfig
-from proxy.metrics import ProxyMetrics
-from proxy.request.job import Job
-from proxy.request.kv_mode import KvMode
 from proxy.request.priority import BATCH
-from proxy.routing.placement import Constraints, NotPlaced, Placement, Waiter
+from proxy.routing.placement import NotPlaced, Waiter
 from proxy.routing.queue import RequestQueue
-from proxy.routing.router import POLICIES, Cost, decode_cost, prefill_cost
-from proxy.routing.transport_choice import choose_path, paths_between
-from proxy.workers.worker_link import WorkerLink
+from proxy.routing.router import Router
 from proxy.workers.worker_pool import WorkerPool
 
-NO_PREFILL_WORKER = "no_prefill_worker"
-ASKED = "asked"  # by x-kv-mode
-MAX_UNTRANSFERRED = 8  # computed prompts that one decode worker has not taken over: more means that it is full
 MAX_DEATHS = 2  # of workers that a request was at: one that kills workers must not walk on
 
 
 class Dispatcher:
     """Maintains who waits. `pump` looks, in the next turn of the loop, whether somebody can be placed."""
 
-    def __init__(self, pool: WorkerPool, config: ProxyConfig, metrics: ProxyMetrics) -> None:
+    def __init__(self, pool: WorkerPool, router: Router, config: ProxyConfig) -> None:
         self.queue: RequestQueue[Waiter] = RequestQueue(config.max_queued_requests, config.priority_ageing_s)
         self._pool = pool
         self._config = config
-        self._metrics = metrics
-        self._policy = POLICIES[config.routing]
-        self._turn = 0
+        self._router = router
         self._started: dict[Waiter, None] = {}  # by earlier attempts
         self._is_scheduled = False
         self._recovery_timer: asyncio.TimerHandle | None = None  # while there is no decode worker
@@ -54,7 +43,7 @@ class Dispatcher:
     def submit(self, waiter: Waiter) -> None:
         """Queues a new request, whose place in the queue was reserved."""
         job = waiter.job
-        self.queue.push(waiter, job.priority, job.admitted_at, is_long=self._is_long(job))
+        self.queue.push(waiter, job.priority, job.admitted_at, is_long=self._router.room.is_long(job))
         self.pump()
 
     def resubmit(self, waiter: Waiter) -> None:
@@ -85,7 +74,7 @@ class Dispatcher:
     def _place_next(self) -> bool:
         """Places the first of the queue, or if it cannot go the first of another lane."""
         for waiter in self.queue.heads():
-            placement = self._placement(waiter, gated=True)
+            placement = self._router.place(waiter, gated=True)
             if placement is not None:
                 self.queue.remove(waiter)
                 waiter.place(placement)
@@ -100,7 +89,7 @@ class Dispatcher:
             self._end_by_deaths(waiter)
         elif num_dead + num_open >= MAX_DEATHS:  # the membership will tell, or the link comes back
             self._await_verdict(waiter)
-        elif (placement := self._placement(waiter, gated=False)) is not None:
+        elif (placement := self._router.place(waiter, gated=False)) is not None:
             self._leave(waiter)
             waiter.place(placement)
 
@@ -119,63 +108,6 @@ class Dispatcher:
         timer = self._verdict_timers.pop(waiter, None)
         if timer is not None:
             timer.cancel()
-
-    def _placement(self, waiter: Waiter, *, gated: bool) -> Placement | None:
-        """None: not now."""
-        job, constraints = waiter.job, waiter.constraints
-        local_reason = constraints.local_reason or (ASKED if job.kv_mode is KvMode.LOCAL else None)
-        prefills = self._pool.prefill_links() if local_reason is None and not constraints.prompt_in_pool else []
-        is_pooled = job.kv_mode is KvMode.POOLED
-        nodes = self._pool.ready_nodes() if is_pooled or job.writes_back else ()
-        is_pooled = is_pooled and bool(nodes)
-        decodes = self._pool.decode_links()
-        if constraints.decode in decodes:
-            decodes = [constraints.decode]
-        elif gated:
-            decodes = [link for link in decodes if self._has_room(link, job, for_prompt=not prefills)]
-        if not decodes:
-            return None
-        is_computed = bool(prefills) or constraints.prompt_in_pool
-        decode = self._choose(decodes, constraints, decode_cost if is_computed else prefill_cost)
-        if constraints.prompt_in_pool:
-            return self._decided(Placement(decode, None, None, None, nodes))
-        pairs = [link for link in prefills if is_pooled or paths_between(link.member, decode.member)]
-        if not pairs:
-            return self._decided(Placement(decode, None, None, local_reason or NO_PREFILL_WORKER, nodes))
-        if constraints.prefill in pairs:
-            pairs = [constraints.prefill]
-        elif gated:
-            pairs = [link for link in pairs if self._has_room(link, job, for_prompt=True)]
-        if not pairs:
-            return None
-        prefill = self._choose(pairs, constraints, prefill_cost)
-        if is_pooled:
-            return self._decided(Placement(None, prefill, None, None, nodes))
-        path = choose_path(prefill.member, decode.member, constraints.failed)
-        assert path is not None
-        return self._decided(Placement(decode, prefill, path.transport, None, nodes))
-
-    def _has_room(self, link: WorkerLink, job: Job, *, for_prompt: bool) -> bool:
-        tally, batch = link.tally, job.priority.is_batch
-        if not for_prompt:
-            return tally.num_untransferred(batch=batch) < MAX_UNTRANSFERRED
-        if tally.num_waiting(batch=batch) >= self._config.dispatch_ahead:
-            return False
-        if not self._is_long(job):
-            return True
-        return tally.num_long(self._config.long_prompt_tokens, batch=batch) < self._config.max_long_prefills
-
-    def _is_long(self, job: Job) -> bool:
-        return len(job.prompt_ids) > self._config.long_prompt_tokens
-
-    def _choose(self, links: Sequence[WorkerLink], constraints: Constraints, cost: Cost) -> WorkerLink:
-        links = [link for link in links if link.incarnation not in constraints.avoid] or links
-        return links[self._policy([link.view() for link in links], self._turn, cost)]
-
-    def _decided(self, placement: Placement) -> Placement:
-        self._turn += 1
-        self._metrics.routing_decisions.labels(self._config.routing).inc()
-        return placement
 
     def _update_recovery_timer(self) -> None:
         is_lost = bool(self.queue or self._started) and not self.has_decode

@@ -15,7 +15,9 @@ from typing import Any
 
 import grpc
 
-from proxy.routing.router import WorkerView
+from engine.block_hash import HashContext
+from proxy.routing.prefix_index import PrefixIndex
+from proxy.routing.worker_view import WorkerView
 from proxy.workers.channel import open_channel
 from proxy.workers.worker_service import Service, WorkerRefused
 from proxy.workers.worker_tally import WorkerTally
@@ -62,16 +64,19 @@ class WorkerLink:
         proxy_incarnation: str,
         on_change: Callable[[], None],
         times: LinkTimes,
+        index: PrefixIndex,
     ) -> None:
         self._member = member
         self.service = service
         self.role_epoch = 0
         self.max_model_len: int | None = None  # tokens of one request; known from the first welcome on
+        self.hash_context: HashContext | None = None  # of requests without a salt; likewise
         self.tally = WorkerTally()  # a new one with each stream
         self.was_tried = False  # the first connection ended, well or not
         self._proxy_incarnation = proxy_incarnation
         self._on_change = on_change
         self._times = times
+        self._index = index  # of what the workers' caches hold
         self._commands: asyncio.Queue[Any] | None = None  # while the stream is up
         self._listeners: dict[str, Listener] = {}
 
@@ -106,8 +111,9 @@ class WorkerLink:
     def num_requests(self) -> int:
         return len(self._listeners)
 
-    def view(self) -> WorkerView:
-        return self.tally.view(self.worker, len(self._listeners))
+    def view(self, num_cached_tokens: int = 0) -> WorkerView:
+        """`num_cached_tokens`: of the prompt in question."""
+        return self.tally.view(self.worker, len(self._listeners), num_cached_tokens)
 
     def start(self, message: worker_pb2.StartPrefill | worker_pb2.StartDecode, listener: Listener) -> None:
         """Sends the request; from now on `listener` hears of it. Raises RuntimeError when the link is down."""
@@ -179,7 +185,10 @@ class WorkerLink:
     def _open(self, welcome: worker_pb2.Welcome) -> None:
         self.role_epoch = welcome.role_epoch
         self.max_model_len = welcome.max_model_len or None
+        if welcome.block_size:
+            self.hash_context = HashContext(welcome.model_fingerprint, welcome.kv_dtype, welcome.block_size)
         self._commands = asyncio.Queue()
+        self._watch_cache()
         logger.info("link to %s (%s, %s) is up", self.worker, self.service.name, self.member.address)
 
     async def _read(self, call: Any) -> None:
@@ -213,9 +222,16 @@ class WorkerLink:
                 self.tally.reported(event.load)
                 self.was_tried = True
                 self._on_change()
+            case "cache":
+                if not self._index.apply(self.incarnation, event.cache):
+                    self._watch_cache()
             case "done" | "handoff_failed" | "failed" as kind:
                 message = getattr(event, kind)
                 self._tell(message.request_id, message)
+
+    def _watch_cache(self) -> None:
+        """Asks for what the index lacks of this worker's cache."""
+        self._send(watch_cache=worker_pb2.WatchCache(after=self._index.num_changes(self.incarnation)))
 
     def _tell(self, request_id: str, event: LinkEvent) -> None:
         listener = self._listeners.get(request_id)

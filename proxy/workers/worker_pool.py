@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from proxy.routing.prefix_index import PrefixIndex
 from proxy.workers.worker_link import LinkTimes, WorkerLink
 from proxy.workers.worker_service import DECODE, PREFILL
 from rpc import control_pb2, worker_pb2
@@ -23,11 +24,12 @@ logger = logging.getLogger(__name__)
 class WorkerPool:
     """Maintains one `WorkerLink` and its task per living member. `on_change` is called after each change of either."""
 
-    def __init__(self, proxy_incarnation: str, times: LinkTimes, grace_s: float = GRACE_S) -> None:
+    def __init__(self, proxy_incarnation: str, times: LinkTimes, index: PrefixIndex, grace_s: float = GRACE_S) -> None:
         self.members: tuple[control_pb2.Member, ...] = ()
         self.pool_nodes: tuple[control_pb2.Member, ...] = ()  # of the KV pool; no links go there
         self._proxy_incarnation = proxy_incarnation
         self._times = times
+        self._index = index  # of what the workers' caches hold
         self._grace_s = grace_s
         self._on_change: Callable[[], None] = lambda: None
         self._links: dict[str, WorkerLink] = {}  # by incarnation
@@ -104,7 +106,9 @@ class WorkerPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _open(self, member: control_pb2.Member) -> None:
-        link = WorkerLink(member, SERVICES[member.role], self._proxy_incarnation, self._changed, self._times)
+        link = WorkerLink(
+            member, SERVICES[member.role], self._proxy_incarnation, self._changed, self._times, self._index
+        )
         self._links[member.incarnation] = link
         self._tasks[member.incarnation] = asyncio.create_task(link.run(), name=f"link to {member.worker}")
 
@@ -129,6 +133,7 @@ class WorkerPool:
     def _shut(self, incarnation: str) -> None:
         self._stay(incarnation)
         self._links.pop(incarnation)
+        self._index.forget(incarnation)
         self._tasks.pop(incarnation).cancel()
 
     def _changed(self) -> None:

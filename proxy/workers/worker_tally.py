@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from proxy.request.priority import is_batch
-from proxy.routing.router import WorkerView
+from proxy.routing.worker_view import WorkerView
 from rpc import worker_pb2
 
 
@@ -49,7 +49,7 @@ class WorkerTally:
         """Requests whose prompt is computed elsewhere and whose KV this decode worker has not taken over yet."""
         return sum(batch or not other for other in self._untransferred.values())
 
-    def view(self, worker: str, num_known: int) -> WorkerView:
+    def view(self, worker: str, num_known: int, num_cached_tokens: int) -> WorkerView:
         """`num_known`: requests that this proxy has there."""
         load = self._load or worker_pb2.Load()
         num_waiting = self.num_waiting(batch=True)
@@ -58,6 +58,7 @@ class WorkerTally:
             num_waiting=num_waiting,
             num_requests=max(num_known, load.num_running + num_waiting),
             num_queued_tokens=load.num_queued_tokens + sum(self._unseen.values()),
+            num_cached_tokens=num_cached_tokens,
         )
 
     def reported(self, load: worker_pb2.Load) -> None:

@@ -102,6 +102,7 @@ def test_a_worker_on_each_of_two_machines_and_both_on_one_when_the_other_leaves(
         "cluster.host": machines.head.address,
         "cluster.num_nodes": 2,
         "proxy.host": machines.head.address,
+        "proxy.local_prefill": "if_needed",
         "cluster.kv_transfer.ucx_tls": "tcp",
         "cluster.engine.num_blocks": 128,
         "cluster.restart.first_delay_s": 0.1,

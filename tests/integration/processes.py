@@ -233,6 +233,7 @@ class Processes:
             "model-name": "test",
             "http-port": http_port,
             "grpc-port": grpc_port,
+            "local-prefill": "if_needed",  # a test's few tokens are handed over too, unless it says otherwise
         }
         given = [*(f"--{key}={value}" for key, value in options.items()), *arguments]
         log = self.log_dir / "proxy.log"

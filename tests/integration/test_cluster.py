@@ -69,6 +69,7 @@ class Shell:
             f"proxy.grpc_port={grpc}",
             f"proxy.http_port={http}",
             f"prometheus.port={prometheus}",
+            "proxy.local_prefill=if_needed",  # a few tokens are handed over too
             "cluster.engine.num_blocks=128",
             "cluster.restart.first_delay_s=0.1",
         ]

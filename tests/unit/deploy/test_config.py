@@ -61,7 +61,7 @@ def test_a_pool_lays_its_settings_over_the_cluster_s() -> None:
             -1,
             "cluster.pools.decode.replicas is -1: it should be greater than or equal",
         ),
-        ("proxy.routing", "random", "proxy.routing is 'random': it should be 'round_robin' or 'least_loaded'"),
+        ("proxy.local_prefill", "never", "proxy.local_prefill is 'never': it should be 'by_cost' or 'if_needed'"),
         (
             "proxy.kv_mode",
             "pooled",

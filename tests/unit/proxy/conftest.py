@@ -224,7 +224,8 @@ async def make_cluster(model: ServedModel) -> AsyncIterator[MakeCluster]:
         max_model_len: Mapping[str, int] = MappingProxyType({}),
         **settings: object,
     ) -> Cluster:
-        config = ProxyConfig.model_validate({"grpc_port": 0, "http_port": 0, "drain_timeout_s": 0.0, **settings})
+        usual = {"grpc_port": 0, "http_port": 0, "drain_timeout_s": 0.0, "local_prefill": "if_needed"}
+        config = ProxyConfig.model_validate({**usual, **settings})
         cluster = Cluster(model, config, LinkTimes(silent_s=silent_s, ping_s=silent_s / 5, first_backoff_s=0.01))
         started.append(cluster)
         await cluster.start(prefill, decode, mixed, fronts=fronts, max_model_len=max_model_len)

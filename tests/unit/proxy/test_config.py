@@ -21,7 +21,7 @@ def test_loopback_needs_no_flag(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"grpc_port": 70000}, {"routing": "random"}, {"max_queued_requests": 0}, {"no_such_field": 1}]
+    "wrong", [{"grpc_port": 70000}, {"routing": "best"}, {"max_queued_requests": 0}, {"no_such_field": 1}]
 )
 def test_a_wrong_setting_names_its_field(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):

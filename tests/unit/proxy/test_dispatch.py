@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import ApiError, ErrorCode
 from proxy.request.lifecycle import Phase
-from proxy.routing.dispatcher import MAX_UNTRANSFERRED
+from proxy.routing.room import MAX_UNTRANSFERRED
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 
 

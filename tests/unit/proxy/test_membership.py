@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from proxy.routing.prefix_index import PrefixIndex
 from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_link import LinkEvent, LinkLost, LinkTimes, WorkerLink
 from proxy.workers.worker_pool import WorkerPool
@@ -56,7 +57,7 @@ async def test_a_controller_that_does_not_answer_is_asked_again(caplog: pytest.L
 
 
 async def test_a_worker_that_left_has_a_limited_time_to_end_what_it_runs(worker: FakeWorker) -> None:
-    pool = WorkerPool("proxy", LinkTimes(), grace_s=0.05)
+    pool = WorkerPool("proxy", LinkTimes(), PrefixIndex(1), grace_s=0.05)
     changed = asyncio.Event()
     pool.subscribe(changed.set)
     pool.update([worker.member])
@@ -80,7 +81,7 @@ async def test_a_worker_that_left_has_a_limited_time_to_end_what_it_runs(worker:
 
 
 async def test_a_worker_that_left_idle_and_one_that_returns(worker: FakeWorker) -> None:
-    pool = WorkerPool("proxy", LinkTimes(), grace_s=60)
+    pool = WorkerPool("proxy", LinkTimes(), PrefixIndex(1), grace_s=60)
     pool.update([worker.member])
     pool.update([])  # nothing runs there: its link is closed at once
     pool.update([worker.member])

@@ -17,7 +17,7 @@ from proxy.errors import ApiError, ErrorCode
 from proxy.fronts.metadata import MAX_SALT_LENGTH, read_cache_salt, read_priority
 from proxy.request.lifecycle import Phase
 from proxy.request.priority import Priority, is_batch
-from proxy.routing.dispatcher import MAX_UNTRANSFERRED
+from proxy.routing.room import MAX_UNTRANSFERRED
 from rpc import inference_pb2, inference_pb2_grpc, worker_pb2
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeWorker

@@ -6,13 +6,16 @@ import pytest
 
 from proxy.request.retry_budget import BudgetSpent, RetryBudget
 from proxy.routing.placement import Constraints
+from proxy.routing.prefix_index import PrefixIndex
 from proxy.workers.worker_link import LinkTimes, WorkerLink
 from proxy.workers.worker_service import DECODE
 from rpc import control_pb2
 
 
 def link(incarnation: str) -> WorkerLink:
-    return WorkerLink(control_pb2.Member(incarnation=incarnation), DECODE, "proxy", lambda: None, LinkTimes())
+    return WorkerLink(
+        control_pb2.Member(incarnation=incarnation), DECODE, "proxy", lambda: None, LinkTimes(), PrefixIndex(1)
+    )
 
 
 def test_after_its_hand_offs_failed_a_request_is_computed_where_it_decodes() -> None:
