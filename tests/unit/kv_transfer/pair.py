@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TypeVar
 
@@ -23,11 +23,14 @@ from kv_transfer.messages import Compatibility, PeerInfo, Ticket, TransportInfo
 from kv_transfer.peer import Peer
 from kv_transfer.peer_link import PeerLink
 from kv_transfer.staging import StagingRing
+from kv_transfer.transport import Transport
+from kv_transfer.two_sided import TwoSidedTransport
+from tests.contract.ends import MakeTransport
 from tests.engine_config import engine_config
 
 T = TypeVar("T")
 BLOCK_SIZE = 4
-WAIT_S = 5.0  # until a test gives up
+WAIT_S = 20.0  # until a test gives up
 SESSION = bytes(range(16))
 
 
@@ -81,46 +84,121 @@ class Side:
     incarnation: str
     engine: Engine
     thread: EngineThread
-    transport: LocalTransport
+    transport: Transport
     ring: StagingRing
     info: PeerInfo
 
-    def blocks_in_use(self) -> int:
+    @property
+    def local(self) -> LocalTransport:
+        """The same, with the faults that it can be told to have."""
+        assert isinstance(self.transport, LocalTransport)
+        return self.transport
+
+    @classmethod
+    def make(
+        cls,
+        incarnation: str,
+        engine: Engine,
+        config: TransferConfig,
+        make_transport: MakeTransport,
+        on_exhausted: Callable[[str], None] = lambda reason: None,
+        **differs: object,
+    ) -> Side:
+        """`differs`: fields of what it says it is compatible with."""
+        ring = StagingRing(config, engine.cache.block_bytes, "cpu", on_exhausted)
+        transport = make_transport(incarnation, engine.cache, ring)
+        layout = engine.cache.layout
+        compatibility = Compatibility(
+            protocol_version=1,
+            model_fingerprint=engine.model.fingerprint,
+            kv_dtype=layout.dtype,
+            block_size=layout.block_size,
+            num_layers=layout.num_layers,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+        )
+        info = PeerInfo(
+            incarnation,
+            replace(compatibility, **differs),  # type: ignore[arg-type]
+            (TransportInfo(transport.name, transport.metadata()),),
+        )
+        return cls(incarnation, engine, EngineThread(engine, tick_s=0.005), transport, ring, info)
+
+    async def call(self, command: Callable[[Engine], T]) -> T:
+        return await asyncio.wrap_future(self.thread.call(command))
+
+    async def reserve(self, request: Request) -> Request:
+        """Once it holds its blocks and waits for KV."""
+        await self.call(lambda engine: engine.add(request))
+        await until(lambda: bool(request.blocks), self)
+        return request
+
+    async def check_nothing_is_held(self) -> None:
+        """Soon no slot is busy, no block that is not free or cached, and the books add up."""
+        await until(lambda: self.ring.counts().free == len(self.ring.memory) and not self.engine.requests, self)
+        await self.call(lambda engine: engine.check_integrity())
         counts = self.engine.pool.counts()
-        return counts.used + counts.leased
+        assert counts.used == counts.leased == 0
+
+    async def stop(self) -> None:
+        if isinstance(self.transport, LocalTransport):
+            self.transport.resume()
+        await asyncio.to_thread(self.thread.stop)
+        await asyncio.to_thread(self.transport.close)
+
+
+async def until(condition: Callable[[], bool], *sides: Side) -> None:
+    """Waits, one turn of these engines at a time."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            for side in sides:
+                await side.call(lambda _: None)
 
 
 class Pair:
     """Maintains two engine threads and counts every token that D generates. Use inside a running loop."""
 
-    def __init__(self, config: TransferConfig, prefill_engine: Engine, decode_engine: Engine) -> None:
+    def __init__(
+        self,
+        config: TransferConfig,
+        prefill_engine: Engine,
+        decode_engine: Engine,
+        make_transport: MakeTransport | None = None,  # None: local ones
+        **differs: object,  # fields of what P says it is compatible with
+    ) -> None:
         self.config = config
         self.exhausted: list[str] = []
-        self.awake: list[bool] = []
         network = LocalNetwork()
-        self.prefill = self._side("P", prefill_engine, network)
-        self.decode = self._side("D", decode_engine, network)
-        self.leases = LeaseTable(prefill_engine, config, self.awake.append)
-        self.peer = LocalPeer(self.prefill.info, self.leases, self.prefill.thread)
-        self.link = self.new_link(self.peer)
-        self.tokens: dict[str, list[int]] = {}
+        self._make_transport = make_transport or (lambda name, cache, ring: LocalTransport(name, cache, network))
         self._numbers = itertools.count()
+        self.decode = self._side("D", decode_engine)
+        self.tokens: dict[str, list[int]] = {}
         self.decode.thread.subscribe(self._collect)
-        self.prefill.thread.start()
         self.decode.thread.start()
+        self.start_prefill_worker("P", prefill_engine, **differs)
+        self.link = self.new_link(self.peer)
 
-    def new_link(self, peer: Peer, incarnation: str = "P") -> PeerLink:
-        transports = {self.decode.transport.name: self.decode.transport}
-        return PeerLink(peer, incarnation, self.decode.info, transports, self.config)
+    def start_prefill_worker(self, incarnation: str, engine: Engine, **differs: object) -> None:
+        """The one that the next hand-offs are from."""
+        self.prefill = self._side(incarnation, engine, **differs)
+        transport = self.prefill.transport
+        self.leases = LeaseTable(engine, self.config, transport.keep_awake)
+        two_sided = {transport.name: transport} if isinstance(transport, TwoSidedTransport) else {}
+        self.peer = LocalPeer(self.prefill.info, self.leases, self.prefill.thread, two_sided=two_sided)
+        self.prefill.thread.start()
+
+    def new_link(self, peer: Peer, incarnation: str = "P", transport: Transport | None = None) -> PeerLink:
+        transport = transport or self.decode.transport
+        return PeerLink(peer, incarnation, self.decode.info, {transport.name: transport}, self.config)
 
     async def start_prefill(self, prompt: Sequence[int], ticket: Ticket, **fields: object) -> Request:
         request = make_request(f"p{next(self._numbers)}", prompt, RequestKind.PREFILL, **fields)  # type: ignore[arg-type]
-        leases, thread = self.leases, self.prefill.thread
-        await asyncio.wrap_future(thread.call(lambda _: leases.prefill(request, ticket, monotonic())))
+        leases = self.leases
+        await self.prefill.call(lambda _: leases.prefill(request, ticket, monotonic()))
         return request
 
     async def abort_prefill(self, ticket: Ticket) -> None:
-        await asyncio.wrap_future(self.prefill.thread.call(lambda _: self.leases.abort(ticket, monotonic())))
+        await self.prefill.call(lambda _: self.leases.abort(ticket, monotonic()))
 
     async def reserve(self, prompt: Sequence[int], **fields: object) -> Request:
         """A request of D that holds its blocks and waits for KV."""
@@ -131,9 +209,7 @@ class Pair:
             awaits_kv=True,
             **fields,  # type: ignore[arg-type]
         )
-        await self.on_decode(lambda engine: engine.add(request))
-        await self.until(lambda: bool(request.blocks))
-        return request
+        return await self.decode.reserve(request)
 
     async def hand_off(
         self, request: Request, ticket: Ticket, link: PeerLink | None = None, timeout_s: float = WAIT_S
@@ -158,46 +234,24 @@ class Pair:
         return await self.finish(request, await self.hand_off(request, ticket))
 
     async def on_decode(self, command: Callable[[Engine], T]) -> T:
-        return await asyncio.wrap_future(self.decode.thread.call(command))
+        return await self.decode.call(command)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits, one turn of both engines at a time."""
-        async with asyncio.timeout(WAIT_S):
-            while not condition():
-                for side in (self.prefill, self.decode):
-                    await asyncio.wrap_future(side.thread.call(lambda _: None))
+        await until(condition, self.prefill, self.decode)
 
     async def check_nothing_is_held(self) -> None:
-        """No lease, no busy slot, no block that is not free or cached, and books that add up."""
-        await self.until(lambda: self.leases.counts().active == 0 and not self.prefill.engine.requests)
-        await self.until(lambda: self.decode.ring.counts().free == self.config.staging_slots)
+        """On either side, soon."""
+        await self.until(lambda: self.leases.counts().active == 0)
         for side in (self.prefill, self.decode):
-            await asyncio.wrap_future(side.thread.call(lambda engine: engine.check_integrity()))
-            assert side.blocks_in_use() == 0
+            await side.check_nothing_is_held()
 
     async def stop(self) -> None:
         await self.link.close()
         for side in (self.prefill, self.decode):
-            side.transport.resume()
-            await asyncio.to_thread(side.thread.stop)
-            side.transport.close()
+            await side.stop()
 
-    def _side(self, incarnation: str, engine: Engine, network: LocalNetwork) -> Side:
-        thread = EngineThread(engine, tick_s=0.005)
-        transport = LocalTransport(incarnation, engine.cache, network)
-        ring = StagingRing(self.config, engine.cache.block_bytes, "cpu", self.exhausted.append)
-        layout = engine.cache.layout
-        compatibility = Compatibility(
-            protocol_version=1,
-            model_fingerprint=engine.model.fingerprint,
-            kv_dtype=layout.dtype,
-            block_size=layout.block_size,
-            num_layers=layout.num_layers,
-            num_kv_heads=layout.num_kv_heads,
-            head_dim=layout.head_dim,
-        )
-        transports = (TransportInfo(transport.name, transport.metadata()),)
-        return Side(incarnation, engine, thread, transport, ring, PeerInfo(incarnation, compatibility, transports))
+    def _side(self, incarnation: str, engine: Engine, **differs: object) -> Side:
+        return Side.make(incarnation, engine, self.config, self._make_transport, self.exhausted.append, **differs)
 
     def _collect(self, result: StepResult) -> None:
         for output in result.tokens:

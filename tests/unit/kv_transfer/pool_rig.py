@@ -23,11 +23,12 @@ from kv_transfer.pool_disk import DIGEST_BYTES, DiskTier
 from kv_transfer.pool_messages import OfferSource
 from kv_transfer.pool_source import SourceDirectory
 from kv_transfer.staging import StagingRing
+from tests.contract.ends import MakeTransport
 from tests.unit.kv_transfer.pair import BLOCK_SIZE, transfer_config
 
 LAYOUT = FakeModel().layout(BLOCK_SIZE)
 NUM_CACHED = 12  # blocks that the worker has
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 def compatibility(**fields: object) -> Compatibility:
@@ -57,22 +58,32 @@ class OfferingSide:
     It keeps silent where a test clears `answers`, and refuses where one sets `is_away`.
     """
 
-    def __init__(self, incarnation: str, network: LocalNetwork) -> None:
+    def __init__(self, incarnation: str, make_transport: MakeTransport, **differs: object) -> None:
         self.incarnation = incarnation
         self.cache = KVCache(LAYOUT, NUM_CACHED)
-        self.transport = LocalTransport(incarnation, self.cache, network)
-        self.info = PeerInfo(incarnation, compatibility(), (TransportInfo("local", b""),))
+        ring = StagingRing(transfer_config(), LAYOUT.block_bytes, "cpu", lambda reason: None)  # it reads nothing
+        self.transport = make_transport(incarnation, self.cache, ring)
+        info = TransportInfo(self.transport.name, self.transport.metadata())
+        self.info = PeerInfo(incarnation, compatibility(**differs), (info,))
         self.pool = BlockPool(NUM_CACHED)
-        self.offers = BlockOffers(self.pool, 30.0, lambda _: None, max_share=1.0)
+        self.offers = BlockOffers(self.pool, 30.0, self.transport.keep_awake, max_share=1.0)
         self.answers = asyncio.Event()
         self.answers.set()
         self.is_away = False
         self.num_handshakes = 0
-        blocks = self.pool.allocate(NUM_CACHED)
-        assert blocks is not None
-        for n, block in enumerate(blocks):
+        self.compute()
+
+    def compute(self) -> None:
+        """All of its blocks anew."""
+        for block, n in zip(self._take_all(), range(NUM_CACHED), strict=True):
             self.cache.as_bytes()[block].fill_(n)
             self.pool.publish(block, key(n))
+        self.pool.release(range(NUM_CACHED))
+
+    def forget(self) -> None:
+        """Uses all of its blocks for something else."""
+        blocks = self._take_all()
+        self.cache.as_bytes().fill_(99)
         self.pool.release(blocks)
 
     def offer(self, *numbers: int) -> BlockOffer:
@@ -97,6 +108,11 @@ class OfferingSide:
 
     async def disconnect(self) -> None:
         """There is no connection."""
+
+    def _take_all(self) -> list[int]:
+        blocks = self.pool.allocate(NUM_CACHED)
+        assert blocks is not None
+        return blocks
 
     async def _answer(self) -> None:
         if self.is_away:
@@ -145,7 +161,8 @@ class PoolRig:
         )
 
     def worker(self, incarnation: str = "P") -> OfferingSide:
-        side = self.workers[incarnation] = OfferingSide(incarnation, self.network)
+        side = OfferingSide(incarnation, lambda name, cache, ring: LocalTransport(name, cache, self.network))
+        self.workers[incarnation] = side
         return side
 
     async def fill(self, side: OfferingSide, *numbers: int) -> list[bool]:
@@ -182,8 +199,8 @@ class PoolRig:
 
     async def stop(self) -> None:
         await self.node.stop()
+        self.transport.resume()
         for transport in (self.transport, *(side.transport for side in self.workers.values())):
-            transport.resume()
             transport.close()
 
     def _reach(self, address: str) -> OfferingSide:

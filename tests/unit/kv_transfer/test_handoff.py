@@ -140,6 +140,7 @@ async def test_an_open_that_comes_before_its_prefill_waits_for_it(pair: Pair) ->
 
 
 async def test_many_at_once_share_a_ring_of_one_slot(new_pair: PairFactory) -> None:
+    """Field report D09."""
     config = transfer_config(staging_slots=1, max_quarantined_slots=0)
     pair = new_pair(config, make_engine(num_blocks=512), make_engine(num_blocks=512))
     prompts = [[i, *PROMPT] for i in range(32)]
@@ -155,19 +156,19 @@ class TestAFirstTokenThatEndsTheRequest:
         result = await pair.hand_off(request, ticket())
         assert (result.first_token.token_id, result.finish_reason) == (EXPECTED[0], FinishReason.LENGTH)
         assert not result.kv_valid
-        assert pair.decode.transport.num_reads == 0
+        assert pair.decode.local.num_reads == 0
         await pair.drop(request)
         await pair.check_nothing_is_held()
 
     async def test_is_returned_without_waiting_for_reads(self, pair: Pair) -> None:
-        pair.decode.transport.stall()
+        pair.decode.local.stall()
         stop = frozenset({EXPECTED[0]})
         await pair.start_prefill(PROMPT, ticket(), stop_token_ids=stop)
         request = await pair.reserve(PROMPT, stop_token_ids=stop)
         result = await pair.hand_off(request, ticket())
         assert (result.first_token.token_id, result.finish_reason) == (EXPECTED[0], FinishReason.STOP)
         assert not result.kv_valid
-        pair.decode.transport.resume()
+        pair.decode.local.resume()
         await pair.drop(request)
         await pair.check_nothing_is_held()
 
@@ -274,14 +275,14 @@ class TestAFailedTransfer:
     @pytest.mark.parametrize("num_before", range(4))
     async def test_ends_the_handoff_and_the_next_one_connects_anew(self, pair: Pair, num_before: int) -> None:
         for _ in range(num_before):
-            pair.decode.transport.pass_next()
-        pair.decode.transport.fail_next("the link broke")
+            pair.decode.local.pass_next()
+        pair.decode.local.fail_next("the link broke")
         await check_fails(pair, FailureReason.TRANSFER_FAILED)
         assert await pair.serve(PROMPT, ticket(2)) == EXPECTED
 
     async def test_that_never_ends_costs_its_slots_until_it_does(self, new_pair: PairFactory) -> None:
         pair = new_pair(transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9, in_doubt_s=0))
-        pair.decode.transport.stall()
+        pair.decode.local.stall()
         await pair.start_prefill(PROMPT, ticket())
         request = await pair.reserve(PROMPT)
         with pytest.raises(HandoffError) as caught:
@@ -289,21 +290,21 @@ class TestAFailedTransfer:
         assert caught.value.reason is FailureReason.TRANSFER_TIMEOUT
         await pair.drop(request)
         assert pair.decode.ring.counts().quarantined > 0
-        pair.decode.transport.stop_stalling()  # new reads run; the old ones are still on their way
+        pair.decode.local.stop_stalling()  # new reads run; the old ones are still on their way
         assert await pair.serve(PROMPT, ticket(2)) == EXPECTED
         before = pair.decode.engine.cache.tensor.clone()
-        pair.decode.transport.resume()
+        pair.decode.local.resume()
         await pair.check_nothing_is_held()
         assert before.equal(pair.decode.engine.cache.tensor)
 
     async def test_that_never_ends_takes_no_more_slots_from_the_next_hand_offs(self, new_pair: PairFactory) -> None:
         pair = new_pair(transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9))
-        pair.decode.transport.stall()
+        pair.decode.local.stall()
         await check_fails(pair, FailureReason.TRANSFER_TIMEOUT, check_held=False)
         free = pair.decode.ring.counts().free
         await check_fails(pair, FailureReason.TRANSFER_FAILED, attempt=2, check_held=False)
         assert pair.decode.ring.counts().free == free
-        pair.decode.transport.resume()
+        pair.decode.local.resume()
         await pair.until(lambda: pair.decode.ring.counts().quarantined == 0)
         assert await pair.serve(PROMPT, ticket(3)) == EXPECTED
         await pair.check_nothing_is_held()
@@ -312,7 +313,7 @@ class TestAFailedTransfer:
         limits = {"max_quarantined_slots": 1, "in_doubt_s": 0}
         config = transfer_config(transfer_timeout_s=0.05, min_bytes_per_s=1e9, **limits)
         pair = new_pair(config)
-        pair.decode.transport.stall()
+        pair.decode.local.stall()
         await check_fails(pair, FailureReason.TRANSFER_TIMEOUT, check_held=False)
         await check_fails(pair, FailureReason.TRANSFER_TIMEOUT, attempt=2, check_held=False)
         assert len(pair.exhausted) == 1
@@ -452,13 +453,13 @@ class TestTheOtherSideGivesUp:
         await pair.check_nothing_is_held()
 
     async def test_the_request_is_aborted_here_while_kv_arrives(self, pair: Pair) -> None:
-        pair.decode.transport.stall()
+        pair.decode.local.stall()
         await pair.start_prefill(PROMPT, ticket())
         request = await pair.reserve(PROMPT)
         handoff = asyncio.create_task(pair.hand_off(request, ticket()))
-        await pair.until(lambda: pair.decode.transport.num_reads > 0)
+        await pair.until(lambda: pair.decode.local.num_reads > 0)
         await pair.drop(request)
-        pair.decode.transport.resume()
+        pair.decode.local.resume()
         with pytest.raises(HandoffError) as caught:
             await handoff
         assert caught.value.reason is FailureReason.ABORTED
@@ -482,14 +483,14 @@ class TestTheOtherSideGivesUp:
 
 
 async def test_a_higher_attempt_takes_over_while_the_lower_one_stalls(pair: Pair) -> None:
-    pair.decode.transport.stall()
+    pair.decode.local.stall()
     await pair.start_prefill(PROMPT, ticket(1))
     first = await pair.reserve(PROMPT)
     stalled = asyncio.create_task(pair.hand_off(first, ticket(1)))
-    await pair.until(lambda: pair.decode.transport.num_reads > 0)
-    pair.decode.transport.stop_stalling()
+    await pair.until(lambda: pair.decode.local.num_reads > 0)
+    pair.decode.local.stop_stalling()
     assert await pair.serve(PROMPT, ticket(2)) == EXPECTED
-    pair.decode.transport.resume()
+    pair.decode.local.resume()
     with pytest.raises(HandoffError) as caught:
         await stalled
     assert caught.value.reason in (FailureReason.SUPERSEDED, FailureReason.STALE)
