@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from typing import Any
@@ -35,6 +35,7 @@ class PoolWriter:
         offers: BlockOffers,
         incarnation: str,
         config: TransferConfig,
+        clock: Callable[[], float] = monotonic,  # that of the offers
     ) -> None:
         self._address = ""
         self._nodes = nodes
@@ -42,6 +43,7 @@ class PoolWriter:
         self._offers = offers
         self._incarnation = incarnation
         self._config = config
+        self._clock = clock
         self._turns = asyncio.Semaphore(config.pool_offers_in_flight)
         self._batch = max(1, offers.max_blocks // config.pool_offers_in_flight)
         self._running: set[asyncio.Task[None]] = set()
@@ -107,10 +109,10 @@ class PoolWriter:
                     for link, places in self._nodes.spread(members, offer.keys):
                         group.create_task(self._offer_to(link, offer, places))
             finally:
-                self._engine.tell(lambda engine: self._offers.close(offer.ticket, monotonic()))
+                self._engine.tell(lambda engine: self._offers.close(offer.ticket, self._clock()))
 
     async def _lease(self, keys: Sequence[bytes]) -> BlockOffer | None:
-        leasing = self._engine.call(lambda engine: self._offers.offer(keys, monotonic()))
+        leasing = self._engine.call(lambda engine: self._offers.offer(keys, self._clock()))
         try:
             return await asyncio.wrap_future(leasing)
         except asyncio.CancelledError:
@@ -119,7 +121,7 @@ class PoolWriter:
 
     def _close_unseen(self, leasing: Future[BlockOffer | None]) -> None:
         if not leasing.cancelled() and leasing.exception() is None and (offer := leasing.result()) is not None:
-            self._engine.tell(lambda engine: self._offers.close(offer.ticket, monotonic()))
+            self._engine.tell(lambda engine: self._offers.close(offer.ticket, self._clock()))
 
     async def _offer_to(self, link: PoolLink, offer: BlockOffer, places: list[int]) -> None:
         source = OfferSource(self._incarnation, self._address, offer.ticket)

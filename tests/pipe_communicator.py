@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
 
 from torch import Tensor
 
@@ -12,29 +14,85 @@ from kv_transfer.communicator import End
 from kv_transfer.transport import TransferFailed
 
 
-@dataclass(eq=False)
+class Condition(Protocol):
+    """As far as pipes use one."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None, /
+    ) -> None: ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Flag:
+    """What `threading.Event` is, by whatever condition."""
+
+    def __init__(self, changed: Condition) -> None:
+        self._changed = changed
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        with self._changed:
+            self._is_set = True
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout_s)
+
+
+class Meeting:
+    """Both ends come, or neither has met the other."""
+
+    def __init__(self, changed: Condition) -> None:
+        self._changed = changed
+        self._num_arrived = 0
+        self._failed = False
+
+    def wait(self, timeout_s: float) -> None:
+        """Raises TransferFailed."""
+        with self._changed:
+            self._num_arrived += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._num_arrived == len(End) or self._failed, timeout_s)
+            if self._num_arrived < len(End) or self._failed:
+                self._failed = True
+                self._changed.notify_all()
+                raise TransferFailed(f"nobody came in {timeout_s:g} s")
+
+
 class Pipe:
     """One communicator's bytes under way."""
 
-    entries: queue.SimpleQueue[Tensor] = field(default_factory=queue.SimpleQueue)
-    arrived: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
-    aborted: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, changed: Condition) -> None:
+        self.changed = changed  # guards `entries`
+        self.entries: deque[Tensor] = deque()
+        self.arrived = Meeting(changed)
+        self.aborted = Flag(changed)
 
 
 class PipeNetwork:
     """Maintains every pipe by its communicator's name. While `flows` is not set, nothing is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_condition: Callable[[], Condition] = threading.Condition) -> None:
         self.pipes: dict[bytes, Pipe] = {}
         self.flows = threading.Event()
         self.flows.set()
         self.sent: list[bytes] = []  # each entry's header, and its bytes
         self.changes = 0  # headers that get changed on their way
+        self._new_condition = new_condition
         self._lock = threading.Lock()
 
     def pipe(self, name: bytes) -> Pipe:
         with self._lock:
-            return self.pipes.setdefault(name, Pipe())
+            return self.pipes.setdefault(name, Pipe(self._new_condition()))
 
 
 class PipeCommunicator:
@@ -52,13 +110,18 @@ class PipeCommunicator:
         if self._network.changes:
             self._network.changes -= 1
             entry[0] += 1
-        self._pipe.entries.put(entry)
+        with self._pipe.changed:
+            self._pipe.entries.append(entry)
+            self._pipe.changed.notify_all()
 
     def receive(self, tensor: Tensor, timeout_s: float) -> None:
-        try:
-            entry = self._pipe.entries.get(timeout=timeout_s)
-        except queue.Empty:
-            raise TransferFailed(f"nothing came in {timeout_s:g} s") from None
+        pipe = self._pipe
+        with pipe.changed:
+            if not pipe.changed.wait_for(lambda: bool(pipe.entries) or pipe.aborted.is_set(), timeout_s):
+                raise TransferFailed(f"nothing came in {timeout_s:g} s")
+            if not pipe.entries:
+                raise TransferFailed("the other side is gone")
+            entry = pipe.entries.popleft()
         if len(entry) != len(tensor):
             raise TransferFailed(f"{len(entry)} bytes came where {len(tensor)} were due")
         tensor.copy_(entry)
@@ -80,8 +143,5 @@ class PipeCommunicators:
         if rendezvous != b"here":
             raise TransferFailed("no such place")
         pipe = self._network.pipe(communicator)
-        try:
-            pipe.arrived.wait(timeout_s)
-        except threading.BrokenBarrierError:
-            raise TransferFailed(f"nobody came in {timeout_s:g} s") from None
+        pipe.arrived.wait(timeout_s)
         return PipeCommunicator(self._network, pipe)

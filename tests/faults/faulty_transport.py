@@ -43,14 +43,17 @@ class FaultyTransport:
         faults: Faults,
         find: Callable[[str], KVCache | None],
         strike: Callable[[str, Fault | None, bool], None],
+        message: Message = Message.READ,
+        stopped_s: Callable[[str], float] = lambda peer: 0.0,
     ) -> None:
         self._incarnation = incarnation
         self._faults = faults
         self._find = find
         self._strike = strike  # at a peer, before (False) or after it; this side's death comes through it too
+        self._message = message  # what its reads count as
+        self._stopped_s = stopped_s  # how long this peer, or this side, still does nothing
         self._closed = False
         self.num_lost = 0
-        self.awake = False
 
     def metadata(self) -> bytes:
         return b""
@@ -70,7 +73,7 @@ class FaultyTransport:
         read: Future[None] = Future()
         read.set_running_or_notify_cancel()
         loop = asyncio.get_running_loop()
-        draw = self._faults.draw(Message.READ, self._incarnation)
+        draw = self._faults.draw(self._message, self._incarnation)
         self._strike(peer, draw.fault, False)
         if draw.fault is Fault.LOST:
             self.num_lost += 1
@@ -87,9 +90,16 @@ class FaultyTransport:
         """Nothing is kept."""
 
     def keep_awake(self, awake: bool) -> None:
-        self.awake = awake
+        """A copy needs nobody else's help."""
 
     def close(self, timeout_s: float = 5.0) -> None:
+        self._closed = True
+
+    def die(self, silently: bool) -> None:
+        """Whoever reads from it finds nothing, in either case."""
+        self._closed = True
+
+    async def end(self) -> None:
         self._closed = True
 
     def _connect(self, peer: str, connected: Future[None], refused: bool) -> None:
@@ -104,6 +114,10 @@ class FaultyTransport:
         if self._closed:
             return  # its memory is no more
         peer = pieces[0].peer
+        stopped_s = self._stopped_s(peer)
+        if stopped_s:
+            asyncio.get_running_loop().call_later(stopped_s + READ_S, self._end, pieces, read, fault)
+            return
         if fault is Fault.REFUSED:
             read.set_exception(TransferFailed("the link broke"))
         elif not self._copy(pieces):

@@ -1,4 +1,4 @@
-"""A gRPC relay before a prefill worker that spoils what decode workers and it say to each other about hand-offs.
+"""A gRPC relay before a worker or a pool node that spoils what others and it say to each other about KV.
 
 Whatever else passes, such as the proxy's streams, passes untouched. It can also cut every connection for a while.
 """
@@ -6,33 +6,46 @@ Whatever else passes, such as the proxy's streams, passes untouched. It can also
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
 
-from rpc import peer_pb2
+from rpc import peer_pb2, pool_pb2
 from tests.faults.fault import Draw, Fault, Faults, Message
 
-PEER = "/pdserve.v1.Peer/"
+OPEN = "/pdserve.v1.Peer/Open"
+OFFER = "/pdserve.v1.Pool/Offer"
 CALLS = {
-    "Handshake": (Message.HANDSHAKE, Message.INTRODUCTION),
-    "Renew": (Message.RENEW, Message.ALIVE),
-    "Commit": (Message.COMMIT, Message.VERDICT),
-    "Close": (Message.CLOSE, Message.CLOSED),
+    "/pdserve.v1.Peer/Handshake": (Message.HANDSHAKE, Message.INTRODUCTION),  # of a node that pulls, too
+    "/pdserve.v1.Peer/Renew": (Message.RENEW, Message.ALIVE),
+    "/pdserve.v1.Peer/Commit": (Message.COMMIT, Message.VERDICT),
+    "/pdserve.v1.Peer/Close": (Message.CLOSE, Message.CLOSED),
+    "/pdserve.v1.Peer/Join": (Message.JOIN, Message.JOINED),
+    "/pdserve.v1.Peer/Send": (Message.SEND, Message.AGREED),
+    "/pdserve.v1.Pool/Handshake": (Message.POOL_HANDSHAKE, Message.POOL_INTRODUCTION),
+    "/pdserve.v1.Pool/Lookup": (Message.LOOKUP, Message.FOUND),
+    "/pdserve.v1.Pool/Commit": (Message.POOL_COMMIT, Message.POOL_VERDICT),
+    "/pdserve.v1.Pool/Close": (Message.POOL_CLOSE, Message.POOL_CLOSED),
+    OFFER: (Message.OFFER, Message.HELD),
+    "/pdserve.v1.BlockOffers/CommitOffer": (Message.PULL_COMMIT, Message.PULL_VERDICT),
 }
 EVENTS = {"chunk": Message.CHUNK, "done": Message.DONE, "ended": Message.ENDED}
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GrpcRelay:
-    """Maintains a server on a port of its own, whose every call goes to `target`. Lives on one event loop."""
+    """Maintains a server on a port of its own, whose every call goes to `target`. Lives on one event loop.
 
-    def __init__(self, target: str, faults: Faults) -> None:
+    Who offers to it is called back at the address that `offered_at` has for its own.
+    """
+
+    def __init__(self, target: str, faults: Faults, offered_at: Mapping[str, str]) -> None:
         self.spoils = False  # from when on messages are hit
         self.address = ""
         self._target = target
         self._faults = faults
+        self._offered_at = offered_at
         self._channel: grpc.aio.Channel | None = None
         self._server: grpc.aio.Server | None = None
 
@@ -56,10 +69,11 @@ class GrpcRelay:
         await self.start()
 
     def relay(self, method: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        name = method.removeprefix(PEER)
-        if not method.startswith(PEER) or not self.spoils:
-            return self._pass(method, requests, context)
-        return self._open(method, requests, context) if name == "Open" else self._call(method, requests, context)
+        if self.spoils and method == OPEN:
+            return self._open(method, requests, context)
+        if self.spoils and method in CALLS:
+            return self._call(method, requests, context)
+        return self._pass(method, requests, context)
 
     async def _pass(self, method: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         connect: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._connected.stream_stream(method)
@@ -73,15 +87,17 @@ class GrpcRelay:
             call.cancel()
 
     async def _call(self, method: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        message, answer = CALLS[method.removeprefix(PEER)]
+        message, answer = CALLS[method]
         request = await anext(aiter(requests))
+        if method == OFFER:
+            request = self._redirect(request)
         draw = self._faults.draw(message, self._target)
         await self._travel(draw, context)
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._connected.unary_unary(method)
         try:
+            response = await call(request)
             if draw.fault is Fault.TWICE:
                 await call(request)
-            response = await call(request)
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
         await self._travel(self._faults.draw(answer, self._target), context)
@@ -116,6 +132,11 @@ class GrpcRelay:
         finally:
             for call in calls:
                 call.cancel()
+
+    def _redirect(self, request: bytes) -> bytes:
+        offer = pool_pb2.OfferRequest.FromString(request)
+        offer.address = self._offered_at.get(offer.address, offer.address)
+        return offer.SerializeToString()
 
     async def _travel(self, draw: Draw, context: Context) -> None:
         match draw.fault:

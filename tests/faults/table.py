@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.faults.fault import Fault, Message
-from tests.faults.real import RealResult
-from tests.faults.round import Result
+from tests.faults.plan import Result
+from tests.faults.real_plan import RealResult
 
 MUST_BE_NONE = ("wrong texts", "hangs past the deadline", "not back at baseline")
 
@@ -40,5 +40,6 @@ def _verdict(result: Result) -> list[str]:
     lines = [f"| {name} | {len(texts)} |" for name, texts in zip(MUST_BE_NONE, found, strict=True)]
     if isinstance(result, RealResult):
         lines += [f"| {mishap} | {count} times |" for mishap, count in result.mishaps.items()]
-    lines += [f"| workers that died | {result.num_deaths} |", f"| seconds | {result.seconds:.0f} |"]
+        lines.append(f"| blocks looked up in the pool and found | {result.num_found} |")
+    lines += [f"| workers and nodes that died | {result.num_deaths} |", f"| seconds | {result.seconds:.0f} |"]
     return ["| must be none | |", "|---|---:|", *lines, *(f"- {text}" for texts in found for text in texts[:20])]
