@@ -1,4 +1,7 @@
-"""Which requests a worker takes: the role and its epoch decide the kind, draining and failing end it."""
+"""Which requests a worker takes: the role and its epoch decide the kind.
+
+Draining and failing end it for good, a stuck engine for as long as it is stuck.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,13 @@ class Admission:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.is_open = False
+        self.is_stuck = False  # the engine does not turn
         self._spec = spec
         self._role_epoch = 1
+
+    @property
+    def admits(self) -> bool:
+        return self.is_open and not self.is_stuck
 
     def identity(self, max_model_len: int, hash_context: HashContext) -> Identity:
         return Identity(self._spec.incarnation, ROLES[self._spec.role], self._role_epoch, max_model_len, hash_context)
@@ -29,4 +37,4 @@ class Admission:
     def _refusal(self, role_epoch: int, has_role: bool) -> worker_pb2.FailureCode | None:
         if not has_role or role_epoch != self._role_epoch:
             return worker_pb2.FAILURE_ROLE_CHANGED
-        return None if self.is_open else worker_pb2.FAILURE_DRAINING
+        return None if self.admits else worker_pb2.FAILURE_DRAINING

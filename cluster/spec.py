@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.stuck_spec import StuckSpec
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
 from kv_transfer.pool_config import PoolConfig
@@ -48,6 +49,7 @@ class WorkerSpec(BaseModel):
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
 
+    stuck: StuckSpec = Field(default_factory=StuckSpec)
     @property
     def num_gpus(self) -> int:
         return 1 if self.engine.device.startswith("cuda") else 0
@@ -155,6 +157,7 @@ class ClusterSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    stuck: StuckSpec = Field(default_factory=StuckSpec)
     def _lay_pools_over_engine(cls, data: object) -> object:
         """Pool by pool, `engine` becomes the cluster's with the pool's own fields over it."""
         if not isinstance(data, Mapping) or not isinstance(data.get("pools", {}), Mapping):
@@ -224,6 +227,7 @@ class ProxySpec(BaseModel):
     command: tuple[str, ...]
     grpc_address: str
     http_address: str
+            stuck=self.stuck,
     stop_timeout_s: float = Field(35.0, gt=0)  # from SIGTERM to SIGKILL; beyond the proxy's own drain
 
 

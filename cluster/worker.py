@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from cluster.admission import Admission
 from cluster.cache_reporter import CacheReporter, follow_cache
+from cluster.engine_watch import EngineWatch
 from cluster.kv_plane import KVPlane
 from cluster.membership import Addresses
 from cluster.observe_service import ObserveService, Record
@@ -72,6 +73,7 @@ class Worker:
 
     async def start(self) -> Addresses:
         """Loads the model and opens the ports. Raises what `build_engine` does, and OSError for a port."""
+        self._watching: asyncio.Task[None] | None = None
         spec = self.spec
         loop = asyncio.get_running_loop()
         engine = EngineThread(await asyncio.to_thread(build_engine, Path(spec.model_dir), spec.engine))
@@ -105,6 +107,7 @@ class Worker:
         logger.info("worker %s (%s) serves as %s on port %d", spec.name, spec.incarnation, spec.role, port)
         metrics = join_host_port(spec.host, metrics_server.server_port)
         return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), tuple(kv.transports))
+        self._watching = asyncio.create_task(self._watch_engine(engine), name="engine watch")
 
     def load(self) -> worker_pb2.Load:
         load = self._started.engine.load
@@ -114,7 +117,8 @@ class Worker:
             num_queued_tokens=load.num_uncomputed_tokens,
             num_blocks=self._started.engine.engine.pool.num_blocks,
             num_free_blocks=load.blocks.free + load.blocks.cached,
-            admitting=self._admission.is_open,
+            admitting=self._admission.admits,
+            stuck=self._admission.is_stuck,
         )
 
     @property
@@ -146,6 +150,8 @@ class Worker:
         await self._parts.kv.pool.close()
         await self._parts.kv.peers.close()
         await asyncio.to_thread(self._parts.engine.stop)
+        if self._watching is not None:
+            self._watching.cancel()
         await asyncio.to_thread(self._parts.kv.close)
         await asyncio.to_thread(self._parts.metrics_server.shutdown)
 
@@ -183,6 +189,19 @@ class Worker:
     def _identity(self) -> Identity:
         engine = self._started.engine.engine
         return self._admission.identity(min(engine.model.max_model_len, engine.capacity), engine.hash_context)
+
+    async def _watch_engine(self, engine: EngineThread) -> None:
+        def change() -> None:
+            self._admission.is_stuck = watch.is_stuck
+            self._started.loads.notify()
+            if watch.is_stuck:
+                num_moved = self._give_up_all("the engine does not turn")
+                logger.error("worker %s: the engine does not turn; %d requests move", self.spec.name, num_moved)
+            else:
+                logger.info("worker %s: the engine turns again", self.spec.name)
+
+        watch = EngineWatch(engine, self.spec.stuck, change, self._fail)
+        await watch.run()
 
     def _close_admission(self) -> None:
         self._admission.is_open = False

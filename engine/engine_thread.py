@@ -32,6 +32,7 @@ class EngineThread:
         self.engine = engine
         self.load = engine.load()  # as of the last step or tick; read from any thread
         self.died: Future[str] = Future()
+        self.num_turns = 0  # of its loop; one that stays the same for seconds means that a step or a command hangs
         self._tick_s = tick_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._subscribers: list[Callable[[StepResult], None]] = []
@@ -106,6 +107,7 @@ class EngineThread:
         idle = True
         while not self._stopping.is_set():
             self._run_commands(wait=idle)
+            self.num_turns += 1
             schedule = self.engine.schedule()
             result = self.engine.finish(schedule, self._compute(schedule.batch))
             idle = result.num_tokens == 0 and not result.failed

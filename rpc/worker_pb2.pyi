@@ -79,20 +79,22 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_blocks", "num_free_blocks", "admitting")
+    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_blocks", "num_free_blocks", "admitting", "stuck")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     ADMITTING_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_queued_tokens: int
     num_blocks: int
     num_free_blocks: int
     admitting: bool
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., admitting: _Optional[bool] = ...) -> None: ...
+    stuck: bool
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., admitting: _Optional[bool] = ..., stuck: _Optional[bool] = ...) -> None: ...
 
 class WatchCache(_message.Message):
     __slots__ = ("after",)

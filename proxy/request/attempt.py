@@ -101,6 +101,12 @@ class Attempt:
             prefill.abort(self._job.wire_id, self.number)
         prefill.forget(self._job.wire_id)
 
+    def blame_both(self) -> None:
+        """The hand-off between the two failed, and either may be at fault: whose hand-offs all fail will stand out."""
+        for link in (self.prefill, self.decode):
+            if link is not None:
+                link.breaker.failed()
+
     def decode_ended(self) -> None:
         """The decode worker ended the request by itself."""
         if self.decode is not None:

@@ -136,11 +136,14 @@ class Lifecycle:
                 if self.phase is Phase.PREFILLING:
                     self.phase = Phase.TRANSFERRING
                     self._take_prompt(attempt, event)
+                link.breaker.succeeded()
                 self._dispatcher.pump()
             case worker_pb2.HandoffFailed():
                 is_full = event.reason in DECODE_WORKER_IS_FULL
                 if event.reason in TRANSPORT_FAILED:
                     self._budget.path_failed(attempt.path)
+                if not is_full:
+                    attempt.blame_both()
                 self._handoff_failed(attempt, "transfer", f"{event.reason}: {event.detail}", decode_is_full=is_full)
             case worker_pb2.RequestFailed():
                 self._take_refusal(attempt, link, event)
@@ -166,9 +169,11 @@ class Lifecycle:
         if tokens.index < len(self.progress.accepted) or link is not attempt.decode:
             return
         if tokens.index > len(self.progress.accepted) or tokens.finish_reason not in ("", "stop", "length"):
+            link.breaker.failed()
             self._decode_failed(attempt, f"{link.worker} sent tokens that do not follow")
             return
         if self.job.sampling.HasField("num_logprobs") and len(tokens.logprobs) != len(tokens.ids):
+            link.breaker.failed()
             self._decode_failed(attempt, f"{link.worker} sent tokens without the logprobs that were asked for")
             return
         if self.phase is not Phase.DECODING:
@@ -187,6 +192,7 @@ class Lifecycle:
 
     def _start_decoding(self, attempt: Attempt, link: WorkerLink, origin: worker_pb2.Origin, *, is_last: bool) -> None:
         link.tally.left_queue(self.job.wire_id)
+        link.breaker.succeeded()
         attempt.leave_prefill(aborts=is_last, still_queued=self.phase is Phase.PREFILLING)
         self.phase = Phase.DECODING
         self.progress.decoding(origin)
@@ -201,6 +207,7 @@ class Lifecycle:
             self.fail(ApiError(ErrorCode.INVALID_ARGUMENT, failed.message, reason="structured_output_failed"))
             return
         if failed.code == worker_pb2.FAILURE_INTERNAL:
+            link.breaker.failed()
             self._budget.failed_inside()
         if link is attempt.prefill:
             is_for_good = failed.code == worker_pb2.FAILURE_INVALID

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import grpc
 from engine.block_hash import HashContext
 from proxy.routing.prefix_index import PrefixIndex
 from proxy.routing.worker_view import WorkerView
+from proxy.workers.breaker import Breaker
 from proxy.workers.channel import open_channel
 from proxy.workers.worker_service import Service, WorkerRefused
 from proxy.workers.worker_tally import WorkerTally
@@ -75,6 +77,7 @@ class WorkerLink:
         self.was_tried = False  # the first connection ended, well or not
         self._proxy_incarnation = proxy_incarnation
         self._on_change = on_change
+        self.breaker = Breaker(time.monotonic)
         self._times = times
         self._index = index  # of what the workers' caches hold
         self._commands: asyncio.Queue[Any] | None = None  # while the stream is up
@@ -124,11 +127,13 @@ class WorkerLink:
 
     def forget(self, request_id: str) -> None:
         """Nobody listens to this request any more."""
+        self.breaker.sent(request.request_id)
         self._listeners.pop(request_id, None)
         self.tally.forget(request_id)
 
     def abort(self, request_id: str, attempt: int) -> None:
         """Ends the request on the worker, up to this attempt, and forgets it. Does nothing when the link is down."""
+        self.breaker.ended(request_id)
         self.forget(request_id)
         if self.is_up:
             self._send(abort=worker_pb2.AbortRequestCommand(request_id=request_id, attempt=attempt))
@@ -249,3 +254,5 @@ class WorkerLink:
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener(self, LinkLost(reason))
+        if listeners:
+            self.breaker.failed()

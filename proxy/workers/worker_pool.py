@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from proxy.routing.prefix_index import PrefixIndex
 from proxy.workers.worker_link import LinkTimes, WorkerLink
-from proxy.workers.worker_service import DECODE, PREFILL
+from proxy.workers.worker_service import DECODE, PREFILL, Service
 from rpc import control_pb2, worker_pb2
 
 GRACE_S = 30.0
@@ -41,11 +41,11 @@ class WorkerPool:
 
     def prefill_links(self) -> list[WorkerLink]:
         """Of the prefill workers that take new requests."""
-        return [link for link in self._links.values() if link.service is PREFILL and link.is_usable]
+        return self._usable(PREFILL)
 
     def decode_links(self) -> list[WorkerLink]:
         """Of the decode and mixed workers that take new requests."""
-        return [link for link in self._links.values() if link.service is DECODE and link.is_usable]
+        return self._usable(DECODE)
 
     def ready_nodes(self) -> tuple[worker_pb2.PoolMember, ...]:
         """The KV pool's, as workers are told."""
@@ -139,3 +139,8 @@ class WorkerPool:
     def _changed(self) -> None:
         self.close_idle()
         self._on_change()
+    def _usable(self, service: Service) -> list[WorkerLink]:
+        """Without those that failed what they got, as long as there are others."""
+        links = [link for link in self._links.values() if link.service is service and link.is_usable]
+        return [link for link in links if not link.breaker.advises_against] or links
+
