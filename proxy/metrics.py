@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
+from proxy.admission.slo import LABELS as SLO_LABELS
 from proxy.request.priority import LABELS
 
 FIRST_TOKEN_BUCKETS = (
@@ -23,6 +24,11 @@ TOKEN_BUCKETS = (
     *(0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
 )
 DURATION_BUCKETS = (*FIRST_TOKEN_BUCKETS, 160.0, 320.0, 640.0)
+
+REJECTIONS = (
+    *("queue_full", "tenant_queue_full", "rate_limited", "slo_unattainable"),
+    *("bodies_full", "grammars_busy", "no_worker"),
+)
 
 LOCAL_REASONS = (
     *("no_prefill_worker", "handoff_failed", "asked"),
@@ -68,6 +74,8 @@ class ProxyMetrics:
         self.retries = counter("retries_total", "Further attempts, by the stage that failed", "stage")
         self.migrations = counter("migrations_total", "Requests that moved to another decode worker mid-stream")
         self.rejected = counter("rejected_total", "Requests that were not admitted", "reason")
+        self.slo_requests = counter("slo_requests_total", "Choices whose client named a goal (x-slo-…-ms)", "slo")
+        self.slo_attained = counter("slo_attained_total", "Those of them that met it", "slo")
         self.cancelled = counter("cancelled_total", "Requests whose client went away or was too slow", "phase")
         self.request_duration = histogram("request_duration_seconds", "Admission to end", DURATION_BUCKETS)
         self.time_to_first_token = histogram(
@@ -88,8 +96,11 @@ class ProxyMetrics:
             self.retries.labels(stage)
         for reason in LOCAL_REASONS:
             self.local_prefill.labels(reason)
-        for reason in ("queue_full", "no_worker"):
+        for reason in REJECTIONS:
             self.rejected.labels(reason)
+        for slo in SLO_LABELS:
+            self.slo_requests.labels(slo)
+            self.slo_attained.labels(slo)
         for phase in ("queued", "prefilling", "transferring", "decoding"):
             self.cancelled.labels(phase)
         for priority in LABELS:

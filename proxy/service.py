@@ -1,6 +1,6 @@
-"""The proxy's one entrance, behind both fronts: checks a request, tokenises it, queues it, and knows what runs.
+"""What both fronts stand before: checks a request, tokenises it, queues it, and knows what runs.
 
-A prompt that takes long to tokenise is tokenised in another thread; everything else happens in the event loop.
+What takes long, for a long prompt, is done in another thread; everything else happens in the event loop.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from proxy.admission.aside import Aside
+from proxy.admission.entrance import Entrance
 from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.grammar.grammar_compiler import GrammarCompiler
@@ -22,15 +23,12 @@ from proxy.request.generation import Generation
 from proxy.request.generation_request import Admission, GenerationRequest
 from proxy.request.kv_mode import KvMode
 from proxy.request.lifecycle import Lifecycle
+from proxy.request.outcomes import Outcomes
 from proxy.request.priority import Priority
 from proxy.routing.dispatcher import Dispatcher
-from proxy.routing.queue import QueueFull
 from proxy.text import prompt as prompts
-from proxy.text.prompt import Prompt
 from proxy.workers.worker_pool import WorkerPool
 
-INLINE_CHARACTERS = 2000  # a longer prompt would hold up the streams of others
-TOKENIZER_THREADS = 2
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 logger = logging.getLogger(__name__)
 
@@ -55,8 +53,10 @@ class GenerationService:
         self._dispatcher = dispatcher
         self._grammars = grammars
         self.courses = CourseLog(config.trace_requests)
+        self.aside = Aside()
+        self._entrance = Entrance(dispatcher.queue, asyncio.get_running_loop().time)
+        self._outcomes = Outcomes(metrics)
         self._running: dict[str, Generation | None] = {}  # None: still being admitted
-        self._tokenizing = ThreadPoolExecutor(TOKENIZER_THREADS, "tokenizer")
         self._idle = asyncio.Event()
         self._idle.set()
         metrics.watch(lambda: len(self._running), dispatcher.num_waiting)
@@ -88,9 +88,7 @@ class GenerationService:
 
     def count_refusal(self, request_id: str, error: ApiError, priority: Priority) -> None:
         """Of a request that is not admitted, by whoever refuses it."""
-        self.metrics.requests.labels(error.code.value, priority.label, "none").inc()
-        self.metrics.rejected.labels(error.reason or error.code.value).inc()
-        logger.info("request %r refused: %s: %s", shortened(request_id), error.code.value, error.message)
+        self._outcomes.refused(request_id, error, priority)
 
     def abort(self, request_id: str) -> bool:
         """False when no such request runs."""
@@ -127,28 +125,33 @@ class GenerationService:
         return len(left)
 
     def close(self) -> None:
-        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        self.aside.close()
 
     async def _admit(self, request: GenerationRequest) -> Generation:
         default_mode = KvMode(self._config.kv_mode)
         admission = Admission(asyncio.get_running_loop().time(), self._config.request_timeout_s, default_mode)
         self.check_model(request.model)
-        request.check(self.model.vocab_size, self.max_model_len)
+        max_model_len, is_large = self.max_model_len, request.is_large
+        await self.aside.run(is_large, request.check, self.model, max_model_len)
         self._check_open()
         self._check_pool(request)
         request_id = request.request_id
         self._take_id(request_id)
         try:
-            self._reserve(request.num_choices, batch=request.priority.is_batch)
+            visit = self._entrance.enter(request.caller, request.priority, request.num_choices, request.slo)
             try:
-                prompt_ids = await self._tokenize(request.prompts)
+                prompt_ids = await self.aside.run(
+                    is_large, prompts.all_to_ids, request.prompts, self.model, max_model_len
+                )
+                self._entrance.bring(visit, sum(map(len, prompt_ids)))
                 output = request.sampling.structured_output
-                grammar = await self._grammars.compile(output) if output else ""
+                grammar = await self._grammars.compile(output, request.caller.tenant) if output else ""
                 self._check_open()
-                choices = request.choices(prompt_ids, self.model, self.max_model_len, admission, grammar)
-                generation = Generation(choices, self._config, self._dispatcher, self.metrics, self._on_end)
+                choices = request.choices(prompt_ids, self.model, max_model_len, admission, grammar)
+                on_end = partial(self._on_end, request)
+                generation = Generation(choices, self._config, self._dispatcher, self.metrics, on_end)
             except BaseException:
-                self._cancel_places(request.num_choices)
+                self._entrance.leave(visit)
                 raise
         except BaseException:
             self._forget(request_id)
@@ -183,49 +186,17 @@ class GenerationService:
         self._running[request_id] = None
         self._idle.clear()
 
-    def _reserve(self, num_choices: int, *, batch: bool) -> None:
-        """A place in the queue for each choice, or none."""
-        limit = self._dispatcher.queue.limit(batch=batch)
-        if num_choices > limit:
-            raise invalid("n", f"{num_choices} choices are more than the {limit} that may wait (max_queued_requests)")
-        for num_taken in range(num_choices):
-            try:
-                self._dispatcher.queue.reserve(batch=batch)
-            except QueueFull as full:
-                self._cancel_places(num_taken)
-                raise ApiError(
-                    ErrorCode.RESOURCE_EXHAUSTED, f"the server is busy: {full}", reason="queue_full", retry_after_s=1
-                ) from full
-
-    def _cancel_places(self, num_choices: int) -> None:
-        for _ in range(num_choices):
-            self._dispatcher.queue.cancel()
-
-    async def _tokenize(self, given: Sequence[Prompt]) -> list[list[int]]:
-        if sum(prompts.num_characters(prompt) for prompt in given) <= INLINE_CHARACTERS:
-            return prompts.all_to_ids(given, self.model)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, prompts.all_to_ids, given, self.model)
-
-    def _on_end(self, generation: Generation) -> None:
+    def _on_end(self, request: GenerationRequest, generation: Generation) -> None:
         self._forget(generation.request_id)
         self.courses.ended(generation.choices, asyncio.get_running_loop().time())
-        error, route = generation.error, generation.choices[0].route
-        usage, timings = generation.usage, generation.timings
-        code, path = error.code.value if error else "ok", route.path if route else "none"
-        priority = generation.choices[0].job.priority
-        self.metrics.requests.labels(code, priority.label, path).inc()
-        self.metrics.request_duration.observe(timings.total_s)
-        logger.info(
-            "request %s: %s priority=%s:%d path=%s prefill=%s decode=%s choices=%d attempts=%d "
-            "prompt=%d completion=%d cached=%d queue_s=%.3f ttft_s=%.3f total_s=%.3f%s",
-            *(generation.request_id, code, priority.label, priority.level, path),
-            *((route.prefill_worker, route.decode_worker) if route else (None, None)),
-            *(len(generation.choices), generation.num_attempts),
-            *(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
-            *(timings.queue_s, timings.time_to_first_token_s, timings.total_s),
-            f": {error}" if error else "",
-        )
+        self._entrance.rates.used(request.caller, generation.usage.completion_tokens)
+        for choice in generation.choices:
+            if choice.num_attempts:
+                self._dispatcher.ended(choice.job, len(choice.progress.accepted))
+            if choice.progress.first_token_at is not None:
+                timings = choice.timings
+                self._entrance.estimate.saw(timings.time_to_first_token_s - timings.queue_s)
+        self._outcomes.ended(request, generation)
 
     def _forget(self, request_id: str) -> None:
         del self._running[request_id]

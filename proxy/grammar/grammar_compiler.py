@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.errors import ApiError, ErrorCode, invalid
+from proxy.grammar.fair_turn import FairTurn
 from proxy.grammar.structured_output import StructuredOutput
 
 MAX_KEPT = 256
 MAX_LINE_BYTES = 4 << 20
+END_S = 5.0  # for the process to be gone
 MAX_MESSAGE = 200  # characters of llguidance's own words
 ENDED_BY_GRAMMAR = (-signal.SIGPROF, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)  # time, stack, memory
 TOO_COMPLEX = "too complex: it takes more time, memory or depth to compile than this server allows"
@@ -50,15 +52,15 @@ class GrammarCompiler:
         self._arguments = [str(tokenizer_file), *(str(token_id) for token_id in sorted(eos_token_ids))]
         self._times = times
         self._verdicts: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
-        self._turn = asyncio.Lock()
+        self._turn = FairTurn()
         self._process: Process | None = None
 
-    async def compile(self, output: StructuredOutput) -> str:
+    async def compile(self, output: StructuredOutput, tenant: str = "") -> str:
         """llguidance's serialised form, which workers take. Raises ApiError."""
         key = (output.kind.value, output.text)
         verdict = self._kept(key)
         if verdict is None:
-            async with self._my_turn():
+            async with self._my_turn(tenant):
                 verdict = self._kept(key)
                 if verdict is None:
                     verdict = self._keep(key, await self._check(output))
@@ -71,7 +73,7 @@ class GrammarCompiler:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            await _end(process)
 
     def _kept(self, key: tuple[str, str]) -> Verdict | None:
         verdict = self._verdicts.get(key)
@@ -86,10 +88,10 @@ class GrammarCompiler:
         return verdict
 
     @contextlib.asynccontextmanager
-    async def _my_turn(self) -> AsyncIterator[None]:
+    async def _my_turn(self, tenant: str) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._times.wait_s):
-                await self._turn.acquire()
+                await self._turn.acquire(tenant)
         except TimeoutError as error:
             message = "the server is busy with others' grammars"
             raise ApiError(ErrorCode.RESOURCE_EXHAUSTED, message, reason="grammars_busy", retry_after_s=1) from error
@@ -106,7 +108,7 @@ class GrammarCompiler:
             if line:
                 answer = json.loads(line)
                 return Verdict(answer.get("grammar", ""), _brief(answer.get("error", "")))
-            exit_code = await process.wait()
+            exit_code = await _end(process)
         except BaseException:  # out of step with its answers
             await self.close()
             raise
@@ -139,6 +141,15 @@ class GrammarCompiler:
                 return await process.stdout.readline()
         except TimeoutError as error:
             raise _not_available(f"no answer within {timeout_s:g} s") from error
+
+
+async def _end(process: Process) -> int:
+    """The exit code of a process that has closed its output, or was killed. Raises ApiError when it stays."""
+    try:
+        async with asyncio.timeout(END_S):
+            return await process.wait()
+    except TimeoutError as error:
+        raise _not_available(f"it did not end within {END_S:g} s") from error
 
 
 def _not_available(reason: str) -> ApiError:

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from proxy.access.caller import Caller
+from proxy.admission.slo import NO_SLO, Slo
 from proxy.model import ServedModel
 from proxy.request import sampling as samplings
 from proxy.request.job import Job
@@ -17,6 +19,8 @@ from proxy.text.prompt import Prompt
 from proxy.text.stop_strings import StopStrings
 from proxy.text.text_output import TextOutput
 from rpc import worker_pb2
+
+NOBODY = Caller.without_key("")
 
 
 def new_request_id() -> str:
@@ -42,16 +46,22 @@ class GenerationRequest:
     visible_tokens: tuple[str, ...] = ()  # special tokens that are part of the text
     kv_mode: KvMode | None = None  # None: the cluster's
     writes_back: bool = False
+    caller: Caller = NOBODY
+    slo: Slo = NO_SLO
 
     @property
     def num_choices(self) -> int:
         return len(self.prompts) * self.sampling.n
 
-    def check(self, vocab_size: int, max_model_len: int) -> None:
+    @property
+    def is_large(self) -> bool:
+        return any(prompts.is_large(prompt) for prompt in self.prompts)
+
+    def check(self, model: ServedModel, max_model_len: int) -> None:
         """Raises ApiError for what can be refused before the prompts are token ids."""
-        samplings.check(self.sampling, vocab_size, len(self.prompts))
+        samplings.check(self.sampling, model.vocab_size, len(self.prompts))
         for prompt in self.prompts:
-            prompts.check(prompt, vocab_size, max_model_len)
+            prompts.check(prompt, model, max_model_len)
 
     def choices(
         self,
@@ -90,6 +100,8 @@ class GenerationRequest:
             kv_mode=self.kv_mode or admission.kv_mode,
             keeps_kv_mode=self.kv_mode is not None,
             writes_back=self.writes_back,
+            tenant=self.caller.tenant,
+            max_running=self.caller.limits.max_running,
         )
 
     def _output(self, ids: Sequence[int], model: ServedModel) -> TextOutput:

@@ -26,6 +26,13 @@ class Job:
     writes_back: bool = False  # the KV of prompt and completion goes to the pool at the end
     choice: int = 0  # of the answer, counted from 0
     is_first_of_prompt: bool = True  # other choices of the same prompt do not count it again
+    tenant: str = ""
+    max_running: int | None = None  # choices of the tenant that workers have at once
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """What waits with it."""
+        return len(self.prompt_ids) if self.is_first_of_prompt else 0
 
     @property
     def deadline_at(self) -> float:

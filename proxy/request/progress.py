@@ -31,6 +31,13 @@ class Progress:
         first = self.first_token_at if self.first_token_at is not None else now
         return Timings(self.queue_s, first - self._job.admitted_at, now - self._job.admitted_at)
 
+    @property
+    def time_per_output_token_s(self) -> float | None:
+        """The mean after the first token; None while there is no second."""
+        if self.first_token_at is None or len(self.accepted) < 2:
+            return None
+        return (self._last_token_at - self.first_token_at) / (len(self.accepted) - 1)
+
     def dispatched(self, now: float) -> None:
         """The request went to workers for the first time: its time in the queue is over."""
         self.queue_s = now - self._job.admitted_at

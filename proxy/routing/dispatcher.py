@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
+from proxy.admission.waiting_room import WaitingRoom
 from proxy.config import ProxyConfig
+from proxy.request.job import Job
 from proxy.request.priority import BATCH
 from proxy.routing.placement import NotPlaced, Waiter
-from proxy.routing.queue import RequestQueue
+from proxy.routing.queue import Asked, RequestQueue
 from proxy.routing.router import Router
 from proxy.workers.worker_pool import WorkerPool
 
@@ -22,7 +24,8 @@ class Dispatcher:
     """Maintains who waits. `pump` looks, in the next turn of the loop, whether somebody can be placed."""
 
     def __init__(self, pool: WorkerPool, router: Router, config: ProxyConfig) -> None:
-        self.queue: RequestQueue[Waiter] = RequestQueue(config.max_queued_requests, config.priority_ageing_s)
+        room = WaitingRoom(config.max_queued_requests, config.max_queued_tokens)
+        self.queue: RequestQueue[Waiter] = RequestQueue(room, config.priority_ageing_s)
         self._pool = pool
         self._config = config
         self._router = router
@@ -43,7 +46,15 @@ class Dispatcher:
     def submit(self, waiter: Waiter) -> None:
         """Queues a new request, whose place in the queue was reserved."""
         job = waiter.job
-        self.queue.push(waiter, job.priority, job.admitted_at, is_long=self._router.room.is_long(job))
+        asked = Asked(
+            tenant=job.tenant,
+            priority=job.priority,
+            arrived_at=job.admitted_at,
+            num_tokens=job.num_queued_tokens,
+            is_long=self._router.room.is_long(job),
+            max_running=job.max_running,
+        )
+        self.queue.push(waiter, asked)
         self.pump()
 
     def resubmit(self, waiter: Waiter) -> None:
@@ -54,6 +65,11 @@ class Dispatcher:
     def withdraw(self, waiter: Waiter) -> None:
         if not self.queue.remove(waiter):
             self._leave(waiter)
+
+    def ended(self, job: Job, num_generated: int) -> None:
+        """A request runs no more that was placed at least once."""
+        self.queue.ended(job.tenant, num_generated, batch=job.priority.is_batch)
+        self.pump()
 
     def pump(self) -> None:
         if not self._is_scheduled:
@@ -66,6 +82,7 @@ class Dispatcher:
             self._pump_started(waiter)
         while self._place_next():
             pass
+        self.queue.looked(asyncio.get_running_loop().time())
         self._update_recovery_timer()
 
     def _order(self, waiter: Waiter) -> float:
@@ -76,7 +93,7 @@ class Dispatcher:
         for waiter in self.queue.heads():
             placement = self._router.place(waiter, gated=True)
             if placement is not None:
-                self.queue.remove(waiter)
+                self.queue.take(waiter)
                 waiter.place(placement)
                 return True
         return False

@@ -14,6 +14,7 @@ import tokenizers
 
 from proxy.text.chat_template import ChatTemplate
 from proxy.text.detokenizer import Detokenizer, TokenBytes
+from proxy.text.least_tokens import LeastTokens
 from proxy.tools.tool_call_format import ToolCallFormat
 
 
@@ -26,6 +27,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._token_bytes = TokenBytes(tokenizer)
+        self._least_tokens = LeastTokens.by(tokenizer)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -46,20 +48,28 @@ class Tokenizer:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
-    def encode(self, text: str) -> list[int]:
-        """With the special tokens that the model expects around a text, as a start token."""
-        return self._encode(text, add_special_tokens=True)
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """With those that the model expects around a text, as a start token."""
+        return self._encode(text, add_special_tokens=add_special_tokens)
 
     @property
     def tool_call_format(self) -> ToolCallFormat | None:
         """In which the model writes calls of functions; None for one that this server does not parse."""
         return None if self._chat_template is None else self._chat_template.tool_call_format
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """The template writes the special tokens; none is added to them. Raises NoChatTemplate, ChatTemplateError."""
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The text of a whole chat. Raises NoChatTemplate, ChatTemplateError."""
         if self._chat_template is None:
             raise NoChatTemplate("this model has no chat template: use /v1/completions, or a text prompt")
-        return self._encode(self._chat_template.render(messages, tools), add_special_tokens=False)
+        return self._chat_template.render(messages, tools)
+
+    def encode_rendered(self, chat: str) -> list[int]:
+        """The template wrote the special tokens; none is added to them."""
+        return self._encode(chat, add_special_tokens=False)
+
+    def least_tokens(self, text: str) -> int:
+        """A text has at least so many, which is known without tokenising it."""
+        return 0 if self._least_tokens is None else self._least_tokens.of(text)
 
     def detokenizer(self, prompt_ids: Sequence[int], visible: Collection[str] = ()) -> Detokenizer:
         """For the text that follows this prompt. `visible`: special tokens that have a text here."""
@@ -74,6 +84,11 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """What the token adds to a text; special tokens add nothing."""
         return self._token_bytes[token_id]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """With special tokens by their names, and U+FFFD for bytes that are no whole character."""
+        whole: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return whole
 
     def decode(self, ids: Sequence[int]) -> str:
         """Without special tokens, and without a character that is unfinished at the end."""

@@ -91,7 +91,8 @@ def test_a_chat_has_the_reference_ids_and_no_start_token_twice(
 
 def test_content_in_parts_is_the_same_text_in_lines(folder: Path, reference: Any) -> None:
     body = parse(json.dumps({"messages": PARTS}).encode(), ChatBody)
-    (ids,) = all_to_ids(body.to_prompts(), ServedModel.load(folder, "model"))
+    model = ServedModel.load(folder, "model")
+    (ids,) = all_to_ids(body.to_prompts(), model, model.max_model_len)
     assert ids == reference.apply_chat_template(JOINED, add_generation_prompt=True)["input_ids"]
 
 

@@ -126,7 +126,7 @@ async def test_all_choices_get_a_place_in_the_queue_or_none(make_cluster: MakeCl
     await submit(cluster)
     await cluster.decode.next_start()
     await submit(cluster, n=3)
-    with pytest.raises(ApiError, match="4 requests wait") as refusal:
+    with pytest.raises(ApiError, match="3 requests wait") as refusal:
         await submit(cluster, n=2)
     assert refusal.value.code is ErrorCode.RESOURCE_EXHAUSTED
     await submit(cluster)  # the place that is left was not lost

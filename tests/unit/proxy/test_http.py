@@ -268,7 +268,7 @@ async def test_a_client_that_goes_away_within_its_body_is_no_fault(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_long_prompt_is_tokenised_aside(make_cluster: MakeCluster) -> None:
+async def test_a_prompt_that_cannot_fit_is_refused_and_holds_up_nobody(make_cluster: MakeCluster) -> None:
     cluster = await make_cluster(fronts=True)
     async with httpx.AsyncClient(base_url=f"http://{cluster.addresses.http}", timeout=30) as http:
         long = asyncio.create_task(http.post("/v1/completions", json={"prompt": "many words " * 200_000}))
@@ -278,9 +278,8 @@ async def test_a_long_prompt_is_tokenised_aside(make_cluster: MakeCluster) -> No
             num_answers += 1
     response = await long
     assert response.status_code == 400
-    assert "2200000 tokens" in response.json()["error"]["message"]
+    assert "at least 314285 tokens" in response.json()["error"]["message"]
     assert "512" in response.json()["error"]["message"]
-    assert num_answers > 3  # others are served meanwhile: a few would be answered before it starts
 
 
 async def test_health_and_readiness(make_cluster: MakeCluster) -> None:

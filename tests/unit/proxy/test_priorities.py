@@ -188,7 +188,7 @@ class TestWords:
     async def test_the_log_and_the_metrics_tell_the_priority(
         self, cluster: Cluster, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level(logging.INFO, "proxy.service")
+        caplog.set_level(logging.INFO, "proxy.request.outcomes")
         await cluster.submit(priority=Priority(True, -3))
         _, decode = await cluster.starts()
         cluster.decode.say(decode, b"a", finish="length")
@@ -288,6 +288,7 @@ class TestBatch:
         cluster = await make_cluster(max_queued_requests=8192)
         for i in range(5000):
             await cluster.submit(f"batch {i}", priority=BATCH)
+            await asyncio.sleep(0)
         assert await order_of_prefills(cluster, 20) == [f"batch {i}" for i in range(20)]
         await cluster.submit("interactive")
         assert "interactive" in await order_of_prefills(cluster, 3)  # two were at the worker already

@@ -5,20 +5,23 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.admission.waiting_room import WaitingRoom
 from proxy.request.priority import MAX_LEVEL, Priority
-from proxy.routing.queue import QueueFull, RequestQueue
+from proxy.routing.queue import Asked, RequestQueue
 
 AGEING_S = 2.0
 BATCH = Priority(is_batch=True)
 NORMAL = Priority()
 
 
-def new_queue(limit: int = 100) -> RequestQueue[str]:
-    return RequestQueue(limit, AGEING_S)
+MANY = 1 << 20
+
+
+def new_queue(limit: int = 1000) -> RequestQueue[str]:
+    return RequestQueue(WaitingRoom(limit, MANY), AGEING_S)
 
 
 def push(
@@ -27,10 +30,14 @@ def push(
     priority: Priority = NORMAL,
     arrived_at: float = 0.0,
     *,
+    tenant: str = "",
+    num_tokens: int = 0,
     is_long: bool = False,
+    max_running: int | None = None,
 ) -> None:
-    queue.reserve(batch=priority.is_batch)
-    queue.push(entry, priority, arrived_at, is_long=is_long)
+    queue.room.enter(tenant, 1, priority)
+    queue.room.bring(tenant, num_tokens, priority)
+    queue.push(entry, Asked(tenant, priority, arrived_at, num_tokens, is_long, max_running))
 
 
 def drained(queue: RequestQueue[str]) -> list[str]:
@@ -89,40 +96,15 @@ def test_who_cannot_go_holds_up_its_own_lane_only() -> None:
     assert queue.heads() == ["longer", "batch"]
 
 
-def test_reservations_count_against_the_limit() -> None:
-    queue = new_queue(3)
-    push(queue, "a")
-    push(queue, "b", is_long=True)
-    queue.reserve(batch=False)
-    with pytest.raises(QueueFull, match="3 requests"):
-        queue.reserve(batch=False)
-    queue.cancel()
-    push(queue, "c")
-    assert len(queue) == 3
-    assert queue.num_reserved == 0
-
-
-def test_batch_requests_leave_an_eighth_of_the_places_to_others() -> None:
-    queue = new_queue(16)
-    for i in range(14):
-        push(queue, str(i), BATCH)
-    with pytest.raises(QueueFull, match=r"14 requests .* the other places"):
-        queue.reserve(batch=True)
-    push(queue, "a")
-    push(queue, "b")
-    with pytest.raises(QueueFull, match=r"16 requests wait already$"):
-        queue.reserve(batch=False)
-
-
 def test_an_entry_can_leave_from_anywhere_once() -> None:
-    queue = new_queue(3)
+    queue = new_queue()
     for entry in "abc":
         push(queue, entry)
     assert queue.remove("b")
     assert not queue.remove("b")
     assert queue.remove("a")
     assert queue.heads() == ["c"]
-    queue.reserve(batch=False)
+    assert queue.room.requests.total == 1
 
 
 def test_an_empty_queue_has_no_first() -> None:

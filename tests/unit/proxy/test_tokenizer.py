@@ -35,12 +35,12 @@ def test_a_text_gets_the_start_token_and_a_chat_whose_template_writes_it_gets_no
     template = ChatTemplate("{{ bos_token }}{{ messages[0].content }}", {"bos_token": "<s>"})
     tokenizer = start_token_tokenizer(template)
     assert tokenizer.encode("ab") == [0, 1, 2]
-    assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]) == [0, 1, 2]
+    assert tokenizer.encode_rendered(tokenizer.render_chat([{"role": "user", "content": "ab"}])) == [0, 1, 2]
 
 
 def test_a_model_without_a_template_refuses_chats() -> None:
     with pytest.raises(NoChatTemplate, match="no chat template"):
-        start_token_tokenizer(None).encode_chat(HELLO)
+        start_token_tokenizer(None).render_chat(HELLO)
 
 
 def test_blocks_are_trimmed_as_transformers_does() -> None:
