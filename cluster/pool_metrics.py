@@ -8,11 +8,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kv_transfer.local_pool_node import LocalPoolNode
+from kv_transfer.metrics import POOLED
 from kv_transfer.staging import StagingRing
 
 
 class PoolMetrics(Collector):
-    """Maintains nothing. `tier`: memory or disk."""
+    """Maintains nothing. `tier`: memory or disk; `direction`: in from workers that offer, out to those that read."""
 
     def __init__(self, node: LocalPoolNode, ring: StagingRing, labels: Mapping[str, str]) -> None:
         self._node = node
@@ -28,7 +29,13 @@ class PoolMetrics(Collector):
         staging = GaugeMetricFamily("pdserve_staging_slots", "Staging slots by state", labels=[*names, "state"])
         for state in ("free", "busy", "quarantined"):
             staging.add_metric([*values, state], getattr(slots, state))
-        yield from (size, staging)
+        moved = CounterMetricFamily(
+            "pdserve_kv_transfer_bytes", "KV bytes moved", labels=[*names, "transport", "mode", "direction"]
+        )
+        for direction, num_blocks in (("in", node.num_pulled), ("out", node.num_read)):
+            num_bytes = num_blocks * node.arena.block_bytes
+            moved.add_metric([*values, node.transport_name, POOLED, direction], num_bytes)
+        yield from (size, staging, moved)
         for name, text, value in (
             ("pdserve_pool_objects", "Blocks that readers find in memory", counts.num_objects),
             ("pdserve_pool_leased_objects", "Blocks that readers lease", counts.num_leased),

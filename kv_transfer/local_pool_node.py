@@ -51,6 +51,7 @@ class LocalPoolNode:
         self.arena = arena
         self.disk = disk
         self.num_failed_offers = 0
+        self.num_read = 0  # blocks that a reader took and that were called valid then
         self._info = info
         self._transport = transport
         self._sources = sources
@@ -64,6 +65,15 @@ class LocalPoolNode:
         self._awake = False
         self._awake_until = -math.inf
 
+    @property
+    def num_pulled(self) -> int:
+        """Blocks that came from workers, as `num_read` since the start."""
+        return self._puller.num_pulled
+
+    @property
+    def transport_name(self) -> str:
+        return self._transport.name
+
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:
         return admit(self._info, me, incarnation)
 
@@ -76,6 +86,7 @@ class LocalPoolNode:
 
     async def commit(self, reader: Ticket, keys: Sequence[bytes], refs: Sequence[BlockRef]) -> list[bool]:
         verdict = self.store.commit(reader, keys, refs, self._clock())
+        self.num_read += sum(verdict)
         if not all(verdict):
             self._stay_awake()
         self._update_awake()

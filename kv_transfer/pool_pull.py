@@ -40,6 +40,7 @@ class BlockPuller:
         self._transport = transport
         self._ring = ring
         self._config = config
+        self.num_pulled = 0  # blocks that were published, since the start
 
     async def pull(self, source: Source, ticket: Ticket, offered: Sequence[tuple[bytes, BlockRef]]) -> None:
         """A slot of staging at a time; what was published before an error stays. Raises HandoffError."""
@@ -53,6 +54,7 @@ class BlockPuller:
                 valid = await self._commit(source, ticket, moves)
             finally:
                 self._store.publish([move.key for move, is_valid in zip(moves, valid, strict=True) if is_valid])
+                self.num_pulled += sum(valid)
                 self._store.abandon([move.key for move, is_valid in zip(moves, valid, strict=True) if not is_valid])
             self._store.evict_above_watermark()
 

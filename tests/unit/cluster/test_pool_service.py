@@ -139,7 +139,9 @@ async def test_the_metrics_say_what_the_node_keeps_and_found() -> None:
     await rig.fill(side, 3)
     metrics = PoolMetrics(rig.node, rig.ring, {"role": "pool", "worker": "pool-0"})
     samples = {
-        (sample.name, sample.labels.get("tier") or sample.labels.get("state")): sample.value
+        (sample.name, sample.labels.get("tier") or sample.labels.get("state") or sample.labels.get("direction")): (
+            sample.value
+        )
         for family in metrics.collect()
         for sample in family.samples
     }
@@ -148,6 +150,8 @@ async def test_the_metrics_say_what_the_node_keeps_and_found() -> None:
     assert samples["pdserve_pool_hits_total", None] == 1
     assert samples["pdserve_pool_misses_total", None] == 1
     assert samples["pdserve_pool_evictions_total", None] == 1
+    assert samples["pdserve_kv_transfer_bytes_total", "in"] == 3 * rig.arena.block_bytes
+    assert samples["pdserve_kv_transfer_bytes_total", "out"] == rig.arena.block_bytes
     await rig.stop()
 
 
