@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from engine.block_hash import HashContext, block_hashes
 from rpc import control_pb2, control_pb2_grpc, worker_pb2, worker_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 
@@ -38,10 +39,12 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         self.protocol_version = PROTOCOL_VERSION
         self.transports = ["nixl"]
         self.max_model_len = 4096
+        self.hash_context = HashContext("bytes", "float32", 4)
         self.state = control_pb2.WORKER_READY
         self.load = worker_pb2.Load(num_blocks=100, num_free_blocks=100, admitting=True)
         self.starts: asyncio.Queue[Any] = asyncio.Queue()
         self.aborts: asyncio.Queue[worker_pb2.AbortRequestCommand] = asyncio.Queue()
+        self.cache_watches: asyncio.Queue[worker_pb2.WatchCache] = asyncio.Queue()
         self.hellos: list[worker_pb2.Hello] = []
         self.num_pings = 0
         self.pinged = asyncio.Event()
@@ -99,6 +102,9 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
             role=self.role,
             role_epoch=self.role_epoch,
             max_model_len=self.max_model_len,
+            model_fingerprint=self.hash_context.model_fingerprint,
+            kv_dtype=self.hash_context.kv_dtype,
+            block_size=self.hash_context.block_size,
         )
         outbox = self._outbox = asyncio.Queue()
         yield event(welcome=welcome)
@@ -190,6 +196,15 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         async with asyncio.timeout(PATIENCE_S):
             return await self.aborts.get()
 
+    async def next_cache_watch(self) -> worker_pb2.WatchCache:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.cache_watches.get()
+
+    def caches(self, text: bytes, *, after: int = 0, through: int = 1, salt: str = "") -> None:
+        """Says that its cache holds the full blocks of this prompt from now on."""
+        stored = b"".join(block_hashes(self.hash_context.with_salt(salt), list(text)))
+        self.tell(cache=worker_pb2.CacheUpdate(after=after, through=through, stored=stored))
+
     async def _read(self, requests: AsyncIterator[Any]) -> None:
         async for command in requests:
             match command.WhichOneof("command"):
@@ -199,6 +214,8 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
                     self.starts.put_nowait(command.start)
                 case "abort":
                     self.aborts.put_nowait(command.abort)
+                case "watch_cache":
+                    self.cache_watches.put_nowait(command.watch_cache)
                 case "ping":
                     self.num_pings += 1
                     self.pinged.set()
