@@ -71,6 +71,9 @@ class ProxyMetrics:
         self.prefix_index_queries = counter("prefix_index_queries_total", "Blocks of prompts that were sent to workers")
         self.prefix_index_hits = counter("prefix_index_hits_total", "Those of them that the worker was known to hold")
         self.local_prefill = counter("local_prefill_total", "Prompts computed by the decode worker", "reason")
+        self.fallback_recompute = counter(
+            "fallback_recompute_total", "Prompts computed again since their hand-off failed, by why it did", "reason"
+        )
         self.retries = counter("retries_total", "Further attempts, by the stage that failed", "stage")
         self.migrations = counter("migrations_total", "Requests that moved to another decode worker mid-stream")
         self.rejected = counter("rejected_total", "Requests that were not admitted", "reason")

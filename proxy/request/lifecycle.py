@@ -144,7 +144,8 @@ class Lifecycle:
                     self._budget.path_failed(attempt.path)
                 if not is_full:
                     attempt.blame_both()
-                self._handoff_failed(attempt, "transfer", f"{event.reason}: {event.detail}", decode_is_full=is_full)
+                detail = f"{event.reason}: {event.detail}"
+                self._handoff_failed(attempt, "transfer", event.reason, detail, decode_is_full=is_full)
             case worker_pb2.RequestFailed():
                 self._take_refusal(attempt, link, event)
             case LinkLost():
@@ -211,7 +212,7 @@ class Lifecycle:
             self._budget.failed_inside()
         if link is attempt.prefill:
             is_for_good = failed.code == worker_pb2.FAILURE_INVALID
-            self._handoff_failed(attempt, "prefill", failed.message, for_good=is_for_good)
+            self._handoff_failed(attempt, "prefill", "prefill_failed", failed.message, for_good=is_for_good)
         elif failed.code == worker_pb2.FAILURE_INVALID:
             self.fail(ApiError(ErrorCode.INVALID_ARGUMENT, failed.message, reason="context_length_exceeded"))
         elif failed.code == worker_pb2.FAILURE_DEADLINE:
@@ -228,20 +229,29 @@ class Lifecycle:
     def _take_loss(self, attempt: Attempt, link: WorkerLink, lost: LinkLost) -> None:
         self._budget.link_lost(link)
         if link is attempt.prefill:
-            self._handoff_failed(attempt, "prefill", lost.reason)
+            self._handoff_failed(attempt, "prefill", "prefill_lost", lost.reason)
         else:
             self._decode_failed(attempt, lost.reason)
 
     def _handoff_failed(
-        self, attempt: Attempt, stage: str, reason: str, *, for_good: bool = False, decode_is_full: bool = False
+        self,
+        attempt: Attempt,
+        stage: str,
+        reason: str,
+        detail: str,
+        *,
+        for_good: bool = False,
+        decode_is_full: bool = False,
     ) -> None:
         """The prompt's KV did not come: another path, another prefill worker, or at last the decode worker itself."""
         self._budget.handoff_failed(for_good=for_good)
         if self._has_other_path(attempt):
-            self._retry(stage, reason, keep=attempt.decode, keep_prefill=attempt.prefill)
-            return
-        self._budget.avoid(attempt.decode if decode_is_full else attempt.prefill)
-        self._retry(stage, reason, keep=None if decode_is_full else attempt.decode)
+            self._retry(stage, detail, keep=attempt.decode, keep_prefill=attempt.prefill)
+        else:
+            self._budget.avoid(attempt.decode if decode_is_full else attempt.prefill)
+            self._retry(stage, detail, keep=None if decode_is_full else attempt.decode)
+        if not self.phase.is_end:
+            self._metrics.fallback_recompute.labels(reason).inc()
 
     def _has_other_path(self, attempt: Attempt) -> bool:
         """Whether this attempt's path failed, and its workers have another one."""

@@ -39,6 +39,7 @@ async def test_a_failed_hand_off_is_tried_once_more_and_then_computed_on_the_dec
     assert finished.route.path == "local"
     assert cluster.metric("pdserve_local_prefill_total", reason="handoff_failed") == 1
     assert cluster.metric("pdserve_retries_total", stage="transfer") == 2
+    assert cluster.metric("pdserve_fallback_recompute_total", reason="transfer_failed") == 2
 
 
 async def test_another_prefill_worker_goes_before_the_one_that_failed(make_cluster: MakeCluster) -> None:
@@ -73,6 +74,7 @@ async def test_a_lost_prefill_worker_is_replaced_by_another(make_cluster: MakeCl
     cluster.decode.say(start, b"x", finish="length")
     assert (await collect(request))[0] == "x"
     assert cluster.metric("pdserve_retries_total", stage="prefill") == 1
+    assert cluster.metric("pdserve_fallback_recompute_total", reason="prefill_lost") == 1
 
 
 async def test_when_the_only_prefill_worker_is_lost_the_decode_worker_computes(cluster: Cluster) -> None:
