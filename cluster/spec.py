@@ -48,8 +48,8 @@ class WorkerSpec(BaseModel):
     host: str  # its servers bind here, on ports the system picks, and peers reach it here
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
-
     stuck: StuckSpec = Field(default_factory=StuckSpec)
+
     @property
     def num_gpus(self) -> int:
         return 1 if self.engine.device.startswith("cuda") else 0
@@ -154,10 +154,10 @@ class ClusterSpec(BaseModel):
     start_timeout_s: float = Field(300.0, gt=0)  # for one worker, its model loaded and its ports open
     drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
     restart: RestartSpec = Field(default_factory=RestartSpec)
+    stuck: StuckSpec = Field(default_factory=StuckSpec)
 
     @model_validator(mode="before")
     @classmethod
-    stuck: StuckSpec = Field(default_factory=StuckSpec)
     def _lay_pools_over_engine(cls, data: object) -> object:
         """Pool by pool, `engine` becomes the cluster's with the pool's own fields over it."""
         if not isinstance(data, Mapping) or not isinstance(data.get("pools", {}), Mapping):
@@ -216,6 +216,7 @@ class ClusterSpec(BaseModel):
             host=self.host,
             engine=self.pools.of(role).engine,
             kv_transfer=self.kv_transfer,
+            stuck=self.stuck,
         )
 
 
@@ -227,7 +228,6 @@ class ProxySpec(BaseModel):
     command: tuple[str, ...]
     grpc_address: str
     http_address: str
-            stuck=self.stuck,
     stop_timeout_s: float = Field(35.0, gt=0)  # from SIGTERM to SIGKILL; beyond the proxy's own drain
 
 

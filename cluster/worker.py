@@ -70,10 +70,10 @@ class Worker:
         self._started_at = monotonic()
         self._parts: Parts | None = None
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> Addresses:
         """Loads the model and opens the ports. Raises what `build_engine` does, and OSError for a port."""
-        self._watching: asyncio.Task[None] | None = None
         spec = self.spec
         loop = asyncio.get_running_loop()
         engine = EngineThread(await asyncio.to_thread(build_engine, Path(spec.model_dir), spec.engine))
@@ -103,11 +103,11 @@ class Worker:
         self._mount()
         engine.start()
         await server.start()
+        self._watching = asyncio.create_task(self._watch_engine(engine), name="engine watch")
         self._admission.is_open = not self._failed.done()
         logger.info("worker %s (%s) serves as %s on port %d", spec.name, spec.incarnation, spec.role, port)
         metrics = join_host_port(spec.host, metrics_server.server_port)
         return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), tuple(kv.transports))
-        self._watching = asyncio.create_task(self._watch_engine(engine), name="engine watch")
 
     def load(self) -> worker_pb2.Load:
         load = self._started.engine.load
@@ -146,12 +146,12 @@ class Worker:
         if self._parts is None:
             return
         self._close_admission()
+        if self._watching is not None:
+            self._watching.cancel()
         await self._parts.server.stop(grace=1.0)
         await self._parts.kv.pool.close()
         await self._parts.kv.peers.close()
         await asyncio.to_thread(self._parts.engine.stop)
-        if self._watching is not None:
-            self._watching.cancel()
         await asyncio.to_thread(self._parts.kv.close)
         await asyncio.to_thread(self._parts.metrics_server.shutdown)
 
@@ -186,10 +186,6 @@ class Worker:
 
         parts.engine.subscribe(on_step)
 
-    def _identity(self) -> Identity:
-        engine = self._started.engine.engine
-        return self._admission.identity(min(engine.model.max_model_len, engine.capacity), engine.hash_context)
-
     async def _watch_engine(self, engine: EngineThread) -> None:
         def change() -> None:
             self._admission.is_stuck = watch.is_stuck
@@ -202,6 +198,10 @@ class Worker:
 
         watch = EngineWatch(engine, self.spec.stuck, change, self._fail)
         await watch.run()
+
+    def _identity(self) -> Identity:
+        engine = self._started.engine.engine
+        return self._admission.identity(min(engine.model.max_model_len, engine.capacity), engine.hash_context)
 
     def _close_admission(self) -> None:
         self._admission.is_open = False

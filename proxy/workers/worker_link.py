@@ -74,10 +74,10 @@ class WorkerLink:
         self.max_model_len: int | None = None  # tokens of one request; known from the first welcome on
         self.hash_context: HashContext | None = None  # of requests without a salt; likewise
         self.tally = WorkerTally()  # a new one with each stream
+        self.breaker = Breaker(time.monotonic)
         self.was_tried = False  # the first connection ended, well or not
         self._proxy_incarnation = proxy_incarnation
         self._on_change = on_change
-        self.breaker = Breaker(time.monotonic)
         self._times = times
         self._index = index  # of what the workers' caches hold
         self._commands: asyncio.Queue[Any] | None = None  # while the stream is up
@@ -124,16 +124,16 @@ class WorkerLink:
         self._send(start=message)
         self._listeners[request.request_id] = listener
         self.tally.sent(request)
+        self.breaker.sent(request.request_id)
 
     def forget(self, request_id: str) -> None:
         """Nobody listens to this request any more."""
-        self.breaker.sent(request.request_id)
         self._listeners.pop(request_id, None)
         self.tally.forget(request_id)
+        self.breaker.ended(request_id)
 
     def abort(self, request_id: str, attempt: int) -> None:
         """Ends the request on the worker, up to this attempt, and forgets it. Does nothing when the link is down."""
-        self.breaker.ended(request_id)
         self.forget(request_id)
         if self.is_up:
             self._send(abort=worker_pb2.AbortRequestCommand(request_id=request_id, attempt=attempt))
@@ -252,7 +252,7 @@ class WorkerLink:
         self._commands = None
         self.tally = WorkerTally()
         listeners, self._listeners = self._listeners, {}
-        for listener in listeners.values():
-            listener(self, LinkLost(reason))
         if listeners:
             self.breaker.failed()
+        for listener in listeners.values():
+            listener(self, LinkLost(reason))
