@@ -20,6 +20,7 @@ from cluster.membership import Member, Snapshot
 from cluster.spec import ROLES
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
+from security.connection import HANDSHAKE_OPTION, listen
 
 MOST_WORKERS = 64  # of one pool
 STOP_GRACE_S = 1.0
@@ -35,11 +36,8 @@ SERVER_OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    HANDSHAKE_OPTION,
 ]
-
-
-class PortBusyError(OSError):
-    """Somebody else listens there."""
 
 
 class MembershipService(control_pb2_grpc.MembershipServicer):
@@ -137,12 +135,9 @@ class ControlServer:
         control_pb2_grpc.add_ControlServicer_to_server(ControlService(controller), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
-    async def start(self, address: str) -> int:
-        """The port it listens on. Raises PortBusyError."""
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise PortBusyError(f"the controller cannot listen on {address}: {error}") from error
+    async def start(self, address: str, tls: grpc.ServerCredentials | None = None) -> int:
+        """The port it listens on. Raises OSError."""
+        port = listen(self._server, address, tls)
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         return port

@@ -24,6 +24,7 @@ from cluster.nodes import only_on, own_node
 from cluster.ray_launcher import NAMESPACE, RayLauncher
 from cluster.spec import ControllerSettings
 from security.address import join_host_port
+from security.cluster_tls import ClusterTls
 
 CONTROLLER_ACTOR = "controller"
 EXIT_DELAY_S = 1.0  # who waits in `wait_ready` hears the error first, and a restart never loops hot
@@ -61,7 +62,8 @@ class ControllerActor:
         await controller.adopt()
         server = ControlServer(controller)
         address = join_host_port(settings.spec.host, settings.spec.controller_port)
-        await server.start(address)
+        tls = ClusterTls.read(settings.spec.tls)
+        await server.start(address, tls.server)
         logger.info("controller %s serves on %s, process %d", controller.incarnation, address, os.getpid())
         self._ready.set_result(address)
         try:

@@ -11,14 +11,16 @@ from decode_worker.peer_wire import handshake_error, handshake_request, peer_inf
 from kv_transfer.messages import BlockRef, PeerInfo, Ticket
 from kv_transfer.pool_messages import OfferSource
 from rpc import peer_pb2, pool_pb2, pool_pb2_grpc
+from security.channel_tls import ChannelTls
+from security.connection import open_channel
 
 
 class GrpcPoolNode:
     """Maintains one channel. Deadlines are the caller's: each call is cancelled with its task."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ChannelTls | None = None) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self._stub = pool_pb2_grpc.PoolStub(self._channel)
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:

@@ -10,14 +10,16 @@ from decode_worker.grpc_peer import CHANNEL_OPTIONS
 from decode_worker.peer_wire import handshake_error, handshake_request, peer_info, unavailable, wire_refs, wire_ticket
 from kv_transfer.messages import BlockRef, PeerInfo, Ticket
 from rpc import peer_pb2_grpc, pool_pb2, pool_pb2_grpc
+from security.channel_tls import ChannelTls
+from security.connection import open_channel
 
 
 class GrpcOfferingWorker:
     """Maintains one channel. Deadlines are the caller's: each call is cancelled with its task."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ChannelTls | None = None) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self._peer = peer_pb2_grpc.PeerStub(self._channel)
         self._offers = pool_pb2_grpc.BlockOffersStub(self._channel)
 

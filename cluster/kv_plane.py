@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -11,6 +12,7 @@ from cluster.grpc_pool import GrpcPoolNode
 from cluster.observe_service import Record
 from cluster.offer_service import OfferService
 from cluster.spec import WorkerSpec
+from decode_worker.grpc_peer import GrpcPeer
 from decode_worker.peers import PeerDirectory
 from engine.engine import Engine
 from engine.engine_thread import EngineThread
@@ -31,6 +33,7 @@ from kv_transfer.transports import build_transports
 from kv_transfer.two_sided import TwoSidedTransport
 from prefill_worker.peer_service import PeerService
 from rpc.worker_pb2 import PROTOCOL_VERSION
+from security.channel_tls import ChannelTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class KVPlane:
         labels: Mapping[str, str],
         on_failed: Callable[[str], None],
         record: Callable[[Record], None],
+        tls: ChannelTls | None = None,
     ) -> KVPlane:
         """Takes a moment: NIXL starts. `on_failed` is called, from any thread, when this incarnation cannot go on.
 
@@ -74,12 +78,13 @@ class KVPlane:
         me = PeerInfo(spec.incarnation, compatibility(engine.engine), infos)
         metrics = TransferMetrics(registry, labels)
         registry.register(TransferGauges(leases, ring, labels))
-        peers = PeerDirectory(me, engine, transports, ring, config, metrics, on_ended=record)
+        open_peer = partial(GrpcPeer, tls=tls)
+        peers = PeerDirectory(me, engine, transports, ring, config, metrics, record, open_peer)
         two_sided = {name: sender for name, sender in transports.items() if isinstance(sender, TwoSidedTransport)}
         peer = LocalPeer(me, leases, engine, two_sided=two_sided)
         peer_service = PeerService(peer, cache.layout, metrics)
         offers = BlockOffers(engine.engine.pool, config.lease_s, awake.voter())
-        nodes = PoolNodes(me, lambda node: GrpcPoolNode(node.address), transports, config, metrics.pool_failed)
+        nodes = PoolNodes(me, lambda node: GrpcPoolNode(node.address, tls), transports, config, metrics.pool_failed)
         reader = PoolReader(nodes, engine, ring, config)
         pool = PoolClient(nodes, reader, PoolWriter(nodes, engine, offers, spec.incarnation, config))
         offer_service = OfferService(LocalOffers(offers, engine))

@@ -34,6 +34,9 @@ from kv_transfer.staging import StagingRing
 from kv_transfer.transport import Transport
 from rpc import pool_pb2_grpc, worker_pb2
 from security.address import join_host_port
+from security.channel_tls import ChannelTls
+from security.cluster_tls import ClusterTls
+from security.connection import listen
 
 STOP_GRACE_S = 1.0
 logger = logging.getLogger(__name__)
@@ -69,13 +72,14 @@ class PoolNodeProcess:
 
         identity = await asyncio.to_thread(KVIdentity.of, Path(spec.model_dir), spec.engine)
         arena = await asyncio.to_thread(_make_arena, identity.layout, spec.pool.ram_bytes)
-        node, ring, transport = await asyncio.to_thread(self._build, identity, arena, fail)
+        tls = ClusterTls.read(spec.tls)
+        node, ring, transport = await asyncio.to_thread(self._build, identity, arena, tls.channel, fail)
         registry = CollectorRegistry()
         labels = {"model_name": spec.model_name, "role": spec.role, "worker": spec.name}
         registry.register(PoolMetrics(node, ring, labels))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         pool_pb2_grpc.add_PoolServicer_to_server(PoolService(node), server)
-        port = server.add_insecure_port(join_host_port(spec.host, 0))
+        port = listen(server, join_host_port(spec.host, 0), tls.server)
         metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
         await server.start()
         ticking = asyncio.create_task(node.run(), name="pool-node")
@@ -117,7 +121,7 @@ class PoolNodeProcess:
         parts.metrics_server.server_close()
 
     def _build(
-        self, identity: KVIdentity, arena: KVCache, on_failed: Callable[[str], None]
+        self, identity: KVIdentity, arena: KVCache, tls: ChannelTls | None, on_failed: Callable[[str], None]
     ) -> tuple[LocalPoolNode, StagingRing, Transport]:
         """Takes a moment: NIXL starts."""
         spec, config = self.spec, self.spec.kv_transfer
@@ -128,7 +132,7 @@ class PoolNodeProcess:
         )
         info = TransportInfo(transport.name, transport.metadata())
         me = PeerInfo(spec.incarnation, _compatibility(identity, spec), (info,))
-        sources = SourceDirectory(me, transport, config, GrpcOfferingWorker)
+        sources = SourceDirectory(me, transport, config, lambda address: GrpcOfferingWorker(address, tls))
         return LocalPoolNode(me, arena, transport, ring, sources, spec.pool, config, disk), ring, transport
 
     def _open_disk(self, block_bytes: int) -> DiskTier | None:

@@ -46,6 +46,7 @@ class WorkerSpec(BaseModel):
     model_dir: str
     model_name: str  # as clients call it
     host: str  # its servers bind here, on ports the system picks, and peers reach it here
+    tls: Path | None = None  # folder of the cluster's certificates; None: all is plain
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
     stuck: StuckSpec = Field(default_factory=StuckSpec)
@@ -66,6 +67,7 @@ class PoolNodeSpec(BaseModel):
     model_dir: str
     model_name: str
     host: str
+    tls: Path | None = None
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of the workers whose blocks it keeps
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
     pool: PoolConfig
@@ -147,6 +149,7 @@ class ClusterSpec(BaseModel):
     host: str = "127.0.0.1"  # the controller listens here, and workers: on other machines at their own address
     num_nodes: int = Field(1, ge=1, le=64)  # machines: nothing starts before so many are there
     controller_port: int = Field(8002, ge=0, le=65535)  # 0: a free one, found at launch
+    tls: Path | None = None  # folder that `pdserve certs` made, the same on every machine; None: all is plain
     pools: Pools = Field(default_factory=Pools)
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of every pool, unless the pool says otherwise
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
@@ -186,6 +189,12 @@ class ClusterSpec(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _tls_is_a_whole_path(self) -> ClusterSpec:
+        if self.tls is not None and not self.tls.is_absolute():
+            raise ValueError(f"tls is {self.tls}: write the whole path, since processes start elsewhere")
+        return self
+
     @property
     def model_name(self) -> str:
         return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]
@@ -203,6 +212,7 @@ class ClusterSpec(BaseModel):
                 model_dir=model_dir,
                 model_name=self.model_name,
                 host=self.host,
+                tls=self.tls,
                 engine=self.pools.prefill.engine,
                 kv_transfer=self.kv_transfer,
                 pool=self.kv_pool.node_config(),
@@ -214,6 +224,7 @@ class ClusterSpec(BaseModel):
             model_dir=model_dir,
             model_name=self.model_name,
             host=self.host,
+            tls=self.tls,
             engine=self.pools.of(role).engine,
             kv_transfer=self.kv_transfer,
             stuck=self.stuck,

@@ -35,6 +35,8 @@ from engine.step_record import step_record
 from prefill_worker.service import PrefillService
 from rpc import observe_pb2_grpc, peer_pb2_grpc, pool_pb2_grpc, worker_pb2, worker_pb2_grpc
 from security.address import join_host_port
+from security.cluster_tls import ClusterTls
+from security.connection import HANDSHAKE_OPTION, listen
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ SERVER_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),  # peers ask an idle link whether it lives
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    HANDSHAKE_OPTION,
 ]
 
 
@@ -85,7 +88,8 @@ class Worker:
             loop.call_soon_threadsafe(self._fail, reason)
 
         records = RecordLog[Record](spec.engine.trace_steps)
-        kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail, records.append)
+        tls = ClusterTls.read(spec.tls)
+        kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail, records.append, tls.channel)
         make_request, admits = RequestBuilder(), self._admission
         prefill = PrefillService(
             engine, kv.leases, make_request, admits.refusal_of_prefill, pool=kv.pool, metrics=kv.metrics
@@ -95,7 +99,7 @@ class Worker:
         )
         loads = LoadReporter(self.load)
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        port = server.add_insecure_port(join_host_port(spec.host, 0))
+        port = listen(server, join_host_port(spec.host, 0), tls.server)
         kv.pool.writer.serve_at(join_host_port(spec.host, port))
         metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
         self._parts = Parts(engine, kv, prefill, decode, loads, records, server, metrics_server)

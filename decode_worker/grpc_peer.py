@@ -31,6 +31,8 @@ from kv_transfer.peer import PeerUnavailable
 from kv_transfer.signalling import Invitation, SendOrder
 from kv_transfer.transport import TransferFailed
 from rpc import peer_pb2, peer_pb2_grpc
+from security.channel_tls import ChannelTls
+from security.connection import open_channel
 
 CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -49,9 +51,11 @@ CHANNEL_OPTIONS = [
 class GrpcPeer:
     """Maintains one channel. Deadlines are the caller's: each call is cancelled with its task."""
 
-    def __init__(self, address: str, options: Sequence[tuple[str, int]] = CHANNEL_OPTIONS) -> None:
+    def __init__(
+        self, address: str, options: Sequence[tuple[str, int]] = CHANNEL_OPTIONS, tls: ChannelTls | None = None
+    ) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=options)
+        self._channel = open_channel(address, tls, options)
         self._stub = peer_pb2_grpc.PeerStub(self._channel)
 
     async def handshake(self, me: PeerInfo, incarnation: str) -> PeerInfo:

@@ -8,15 +8,18 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from proxy.access.key_store import KeyStore
 from proxy.config import ProxyConfig
 from proxy.core import Core
-from proxy.fronts.grpc_server import BindError
 from proxy.model import ServedModel
 from proxy.server import ProxyServer
+from security.cluster_tls import ClusterTls
+from security.server_certificate import server_credentials
 
 logger = logging.getLogger("proxy")
 
@@ -26,6 +29,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="the controller's gRPC address")
     parser.add_argument("--model-dir", required=True, type=Path, help="Hugging Face folder with tokenizer.json")
     parser.add_argument("--model-name", required=True, help="the name that clients use")
+    parser.add_argument(
+        "--cluster-tls", type=Path, metavar="DIR", help="the cluster's certificates, for what is inside"
+    )
+    parser.add_argument("--operator-key-file", type=Path, metavar="FILE", help="one more API key, which may do all")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     for name, field in ProxyConfig.model_fields.items():
         option = "--" + name.replace("_", "-")
@@ -46,6 +53,9 @@ def main() -> int:
     try:
         config = ProxyConfig.model_validate(given)
         model = ServedModel.load(options["model_dir"], options["model_name"], config.tool_call_format)
+        cluster_tls = ClusterTls.read(options["cluster_tls"])
+        tls = server_credentials(config.tls_cert, config.tls_key)
+        keys = KeyStore.open(config.keys_file, options["operator_key_file"])
     except ValidationError as error:
         for item in error.errors():
             name = ".".join(str(part) for part in item["loc"])
@@ -55,21 +65,26 @@ def main() -> int:
         print(f"proxy: {error}", file=sys.stderr)
         return 2
     _raise_file_limit()
-    return asyncio.run(_serve(config, model, options["controller"]))
+
+    def build() -> ProxyServer:
+        core = Core(config, model, options["controller"], tls=cluster_tls.channel)
+        return ProxyServer(config, core, keys, tls)
+
+    return asyncio.run(_serve(build, model.name, config.drain_timeout_s))
 
 
-async def _serve(config: ProxyConfig, model: ServedModel, controller: str) -> int:
+async def _serve(build: Callable[[], ProxyServer], model_name: str, drain_timeout_s: float) -> int:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, told.set)
-    server = ProxyServer(config, Core(config, model, controller))
+    server = build()
     try:
         addresses = await server.start()
-    except BindError as error:
+    except OSError as error:
         print(f"proxy: {error}", file=sys.stderr)
         return 1
-    logger.info("serving %s: grpc=%s http=%s", model.name, addresses.grpc, addresses.http)
+    logger.info("serving %s: grpc=%s http=%s", model_name, addresses.grpc, addresses.http)
     failed = asyncio.create_task(server.wait_failed())
     stopping = asyncio.create_task(told.wait())
     await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +92,7 @@ async def _serve(config: ProxyConfig, model: ServedModel, controller: str) -> in
         logger.error("%s", failed.result())
         return 1
     failed.cancel()
-    logger.info("stopping: %g s for what runs", config.drain_timeout_s)
+    logger.info("stopping: %g s for what runs", drain_timeout_s)
     await server.stop()
     return 0
 

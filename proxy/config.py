@@ -21,8 +21,10 @@ class ProxyConfig(BaseModel):
     host: str = "127.0.0.1"
     grpc_port: int = Field(8001, ge=0, le=65535)  # 0: any free one, named in the log
     http_port: int = Field(8000, ge=0, le=65535)
-    insecure: bool = False  # serve other machines without API keys
+    insecure: bool = False  # serve other machines without API keys, or without TLS
     keys_file: Path | None = None  # of API keys, as `pdserve keys` writes it; None: everybody is let in
+    tls_cert: Path | None = None  # PEM, a chain or one certificate, for both ports; None: they are plain
+    tls_key: Path | None = None
     open_metrics: bool = False  # /metrics and /prometheus/targets answer without a key, too
 
     max_queued_requests: int = Field(2048, ge=1)  # of one tenant; over it: 429; for batch ones already over 7/8 of it
@@ -57,11 +59,30 @@ class ProxyConfig(BaseModel):
 
     @model_validator(mode="after")
     def _closed_unless_told(self) -> ProxyConfig:
-        if not self.insecure and not is_loopback(self.host):
+        if self.insecure or is_loopback(self.host):
+            return self
+        if self.keys_file is None:
             raise ValueError(
-                f"host {self.host} can be reached from other machines, and API keys are not supported yet: "
-                "set insecure: true (--insecure) to serve everybody who can reach it, or use host 127.0.0.1"
+                f"host {self.host} can be reached from other machines, and there are no API keys: set keys_file "
+                "(`pdserve keys add` makes one), set insecure: true (--insecure) to serve everybody who can reach it, "
+                "or use host 127.0.0.1"
             )
+        if self.tls_cert is None:
+            raise ValueError(
+                f"host {self.host} can be reached from other machines, and without TLS they could read API keys: set "
+                "tls_cert and tls_key (`pdserve certs` makes them), set insecure: true (--insecure) where something in "
+                "front does TLS, or use host 127.0.0.1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _files_can_be_found(self) -> ProxyConfig:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: set both, or neither")
+        for name in ("keys_file", "tls_cert", "tls_key"):
+            path = getattr(self, name)
+            if path is not None and not path.is_absolute():
+                raise ValueError(f"{name} is {path}: write the whole path, since the proxy starts elsewhere")
         return self
 
 

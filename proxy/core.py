@@ -20,6 +20,7 @@ from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_link import LinkTimes
 from proxy.workers.worker_pool import WorkerPool
 from rpc import control_pb2
+from security.channel_tls import ChannelTls
 
 DEFAULT_TIMES = LinkTimes()
 
@@ -28,19 +29,25 @@ class Core:
     """Maintains the membership watch; `ready_changed` is set whenever `service.is_ready` may be another."""
 
     def __init__(
-        self, config: ProxyConfig, model: ServedModel, controller: str, times: LinkTimes = DEFAULT_TIMES
+        self,
+        config: ProxyConfig,
+        model: ServedModel,
+        controller: str,
+        times: LinkTimes = DEFAULT_TIMES,
+        tls: ChannelTls | None = None,
     ) -> None:
+        """`tls`: towards the controller and the workers."""
         incarnation = secrets.token_hex(16)
         self.metrics = ProxyMetrics(model.name)
         index = PrefixIndex(config.prefix_index_blocks)
         self.metrics.watch_index(lambda: index.num_blocks)
-        self.pool = WorkerPool(incarnation, times, index)
+        self.pool = WorkerPool(incarnation, times, index, tls=tls)
         self.ready_changed = asyncio.Event()
         self._config = config
         self._dispatcher = Dispatcher(self.pool, Router(self.pool, index, config, self.metrics), config)
         self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
         self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics, self._grammars)
-        self._watch = MembershipWatch(controller, incarnation, self._update)
+        self._watch = MembershipWatch(controller, incarnation, self._update, tls=tls)
         self._watching: asyncio.Task[None] | None = None
 
     def _update(self, members: control_pb2.Members) -> None:

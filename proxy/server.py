@@ -12,15 +12,17 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import grpc
 import uvicorn
 
 from proxy.access.gate import Gate
 from proxy.access.key_store import KeyStore
 from proxy.config import ProxyConfig
 from proxy.core import Core
-from proxy.fronts.grpc_server import BindError, bind, build_server
+from proxy.fronts.grpc_server import build_server
 from proxy.fronts.http_server import build_app
 from security.address import join_host_port
+from security.connection import listen
 
 CLOSE_S = 3.0
 DATE_S = 1.0
@@ -57,8 +59,11 @@ class QuietServer(uvicorn.Server):
 
 
 class ProxyServer:
-    def __init__(self, config: ProxyConfig, core: Core, keys: KeyStore | None = None) -> None:
-        """Without `keys` everybody is let in."""
+    def __init__(
+        self, config: ProxyConfig, core: Core, keys: KeyStore | None = None, tls: grpc.ServerCredentials | None = None
+    ) -> None:
+        """Without `keys` everybody is let in; `tls`: of gRPC's port, while HTTP's is in the configuration."""
+        self._tls = tls
         gate = Gate(keys, core.metrics)
         self._config = config
         self._core = core
@@ -71,18 +76,20 @@ class ProxyServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                ssl_certfile=config.tls_cert,
+                ssl_keyfile=config.tls_key,
                 timeout_graceful_shutdown=int(CLOSE_S),
             )
         )
         self._tasks: list[asyncio.Task[None]] = []  # the HTTP server first
 
     async def start(self) -> Addresses:
-        """Raises BindError."""
+        """Raises OSError for a port that cannot be taken."""
         host = self._config.host
         http_socket = _listen(host, self._config.http_port)
         try:
-            grpc_port = bind(self._grpc, join_host_port(host, self._config.grpc_port))
-        except BindError:
+            grpc_port = listen(self._grpc, join_host_port(host, self._config.grpc_port), self._tls)
+        except OSError:
             http_socket.close()
             raise
         await self._health.set_ready(False)
@@ -122,7 +129,7 @@ class ProxyServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Raises BindError."""
+    """Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -131,5 +138,5 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen()  # who comes before the server runs waits, and is not refused
     except OSError as error:
         listener.close()
-        raise BindError(f"cannot listen on {join_host_port(host, port)}: {error.strerror}") from error
+        raise OSError(f"cannot listen on {join_host_port(host, port)}: {error.strerror}") from error
     return listener

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from proxy.access.api_key import ApiKey, id_of, is_key
+from proxy.access.api_key import ApiKey, id_of, is_key, operator_key
 from proxy.access.caller import TenantLimits
 from proxy.access.key_file import KeyFile, KeyFileError
 
@@ -33,6 +33,13 @@ class KeyStore:
         self._signature = _signature(path)
         self._next_check_at = clock() + CHECK_S
         self._take(KeyFile.read(path))
+
+    @classmethod
+    def open(cls, path: Path | None, operator_key_file: Path | None = None) -> KeyStore | None:
+        """None without a file: then there are no keys. Raises KeyFileError."""
+        if path is None:
+            return None
+        return cls(path, None if operator_key_file is None else _read_operator_key(operator_key_file))
 
     def find(self, text: str) -> ApiKey | None:
         """The key that this is, also when it holds no more; None: nobody's."""
@@ -66,6 +73,15 @@ class KeyStore:
         keys = file.keys if self._operator is None else (*file.keys, self._operator)
         self._keys = {key.id: key for key in keys}
         self._limits = file.tenants
+
+
+def _read_operator_key(file: Path) -> ApiKey:
+    try:
+        return operator_key(file.read_text().strip())
+    except OSError as error:
+        raise KeyFileError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise KeyFileError(f"{file}: {error}") from None
 
 
 def _signature(path: Path) -> Signature | None:

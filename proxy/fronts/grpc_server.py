@@ -13,13 +13,10 @@ from proxy.fronts.kserve_servicer import KserveServicer
 from proxy.fronts.observe_servicer import ObserveServicer
 from proxy.service import GenerationService
 from rpc import inference_pb2, inference_pb2_grpc, kserve_pb2, kserve_pb2_grpc, observe_pb2_grpc
+from security.connection import HANDSHAKE_OPTION
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 KSERVE = kserve_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-
-
-class BindError(OSError):
-    """The port cannot be taken."""
 
 
 def build_server(service: GenerationService, gate: Gate, max_body_bytes: int) -> tuple[grpc.aio.Server, HealthReport]:
@@ -28,6 +25,7 @@ def build_server(service: GenerationService, gate: Gate, max_body_bytes: int) ->
         ("grpc.keepalive_time_ms", 20_000),  # a client that went away without a word is noticed, and its request ended
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # what clients may do in their turn
+        HANDSHAKE_OPTION,
         ("grpc.so_reuseport", 0),  # a second proxy on the same port is an error, not a silent split of the clients
     ]
     server = grpc.aio.server(interceptors=[GrpcGate(gate)], options=options)
@@ -38,17 +36,6 @@ def build_server(service: GenerationService, gate: Gate, max_body_bytes: int) ->
     health_pb2_grpc.add_HealthServicer_to_server(report.servicer, server)
     reflection.enable_server_reflection((INFERENCE, KSERVE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server, report
-
-
-def bind(server: grpc.aio.Server, address: str) -> int:
-    """The port that was taken. Raises BindError."""
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise BindError(f"cannot listen on {address}: {error}") from error
-    if port == 0:
-        raise BindError(f"cannot listen on {address}")
-    return port
 
 
 class HealthReport:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import grpc
 
+from security import connection
+from security.channel_tls import ChannelTls
+
 MAX_MESSAGE_BYTES = 64 << 20
 OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -16,6 +19,6 @@ OPTIONS = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
+def open_channel(address: str, tls: ChannelTls | None) -> grpc.aio.Channel:
     """Use as a context."""
-    return grpc.aio.insecure_channel(address, options=OPTIONS)
+    return connection.open_channel(address, tls, OPTIONS)

@@ -17,6 +17,7 @@ import grpc
 from proxy.workers.channel import open_channel
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
+from security.channel_tls import ChannelTls
 
 FIRST_ANSWER_S = 5.0
 RENEW_S = 60.0
@@ -38,8 +39,10 @@ class MembershipWatch:
         on_members: Callable[[control_pb2.Members], None],
         first_answer_s: float = FIRST_ANSWER_S,
         renew_s: float = RENEW_S,
+        tls: ChannelTls | None = None,
     ) -> None:
         self._controller = controller
+        self._tls = tls
         self._request = control_pb2.WatchRequest(protocol_version=PROTOCOL_VERSION, proxy_incarnation=proxy_incarnation)
         self._on_members = on_members
         self._first_answer_s = first_answer_s
@@ -67,7 +70,7 @@ class MembershipWatch:
     async def _watch(self) -> None:
         """Returns when it is time to renew. Raises ControllerGone or AioRpcError when the stream ends before,
         TimeoutError without an answer."""
-        async with open_channel(self._controller) as channel:
+        async with open_channel(self._controller, self._tls) as channel:
             call = control_pb2_grpc.MembershipStub(channel).Watch(self._request)
             try:
                 async with asyncio.timeout(self._first_answer_s):

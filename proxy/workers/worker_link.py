@@ -24,6 +24,7 @@ from proxy.workers.channel import open_channel
 from proxy.workers.worker_service import Service, WorkerRefused
 from proxy.workers.worker_tally import WorkerTally
 from rpc import control_pb2, worker_pb2
+from security.channel_tls import ChannelTls
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +68,10 @@ class WorkerLink:
         on_change: Callable[[], None],
         times: LinkTimes,
         index: PrefixIndex,
+        tls: ChannelTls | None = None,
     ) -> None:
         self._member = member
+        self._tls = tls
         self.service = service
         self.role_epoch = 0
         self.max_model_len: int | None = None  # tokens of one request; known from the first welcome on
@@ -172,7 +175,7 @@ class WorkerLink:
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
 
     async def _connect(self) -> None:
-        async with open_channel(self.member.address) as channel:
+        async with open_channel(self.member.address, self._tls) as channel:
             call = self.service.stub(channel).Session()
             try:
                 async with asyncio.timeout(self._times.connect_s):

@@ -14,6 +14,7 @@ from proxy.routing.prefix_index import PrefixIndex
 from proxy.workers.worker_link import LinkTimes, WorkerLink
 from proxy.workers.worker_service import DECODE, PREFILL, Service
 from rpc import control_pb2, worker_pb2
+from security.channel_tls import ChannelTls
 
 GRACE_S = 30.0
 SERVICES = {worker_pb2.ROLE_PREFILL: PREFILL, worker_pb2.ROLE_DECODE: DECODE, worker_pb2.ROLE_MIXED: DECODE}
@@ -24,13 +25,21 @@ logger = logging.getLogger(__name__)
 class WorkerPool:
     """Maintains one `WorkerLink` and its task per living member. `on_change` is called after each change of either."""
 
-    def __init__(self, proxy_incarnation: str, times: LinkTimes, index: PrefixIndex, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        proxy_incarnation: str,
+        times: LinkTimes,
+        index: PrefixIndex,
+        grace_s: float = GRACE_S,
+        tls: ChannelTls | None = None,
+    ) -> None:
         self.members: tuple[control_pb2.Member, ...] = ()
         self.pool_nodes: tuple[control_pb2.Member, ...] = ()  # of the KV pool; no links go there
         self._proxy_incarnation = proxy_incarnation
         self._times = times
         self._index = index  # of what the workers' caches hold
         self._grace_s = grace_s
+        self._tls = tls
         self._on_change: Callable[[], None] = lambda: None
         self._links: dict[str, WorkerLink] = {}  # by incarnation
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -107,7 +116,7 @@ class WorkerPool:
 
     def _open(self, member: control_pb2.Member) -> None:
         link = WorkerLink(
-            member, SERVICES[member.role], self._proxy_incarnation, self._changed, self._times, self._index
+            member, SERVICES[member.role], self._proxy_incarnation, self._changed, self._times, self._index, self._tls
         )
         self._links[member.incarnation] = link
         self._tasks[member.incarnation] = asyncio.create_task(link.run(), name=f"link to {member.worker}")
@@ -139,8 +148,8 @@ class WorkerPool:
     def _changed(self) -> None:
         self.close_idle()
         self._on_change()
+
     def _usable(self, service: Service) -> list[WorkerLink]:
         """Without those that failed what they got, as long as there are others."""
         links = [link for link in self._links.values() if link.service is service and link.is_usable]
         return [link for link in links if not link.breaker.advises_against] or links
-
