@@ -18,7 +18,7 @@ class Admission:
         self.is_open = False
         self.is_stuck = False  # the engine does not turn
         self._spec = spec
-        self._role_epoch = 1
+        self._role_epoch = spec.role_epoch
 
     @property
     def admits(self) -> bool:

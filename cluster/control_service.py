@@ -15,14 +15,16 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from cluster.controller import Controller, NothingGeneratesError, WorkerStatus
-from cluster.fleet import UnknownWorkerError, WorkerState
+from cluster.fleet import RoleChangeError, UnknownWorkerError, WorkerState
 from cluster.membership import Member, Snapshot
-from cluster.spec import ROLES
+from cluster.pool_load import pool_load
+from cluster.spec import ROLE_NAMES, ROLES
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 from security.connection import HANDSHAKE_OPTION, listen
 
 MOST_WORKERS = 64  # of one pool
+LONGEST_DRAIN_S = 86_400.0
 STOP_GRACE_S = 1.0
 STATES = {
     WorkerState.STARTING: control_pb2.WORKER_STARTING,
@@ -82,6 +84,12 @@ class ControlService(control_pb2_grpc.ControlServicer):
             info.proxy_last_error = proxy.last_error
         return info
 
+    async def GetLoad(  # noqa: N802
+        self, _request: control_pb2.GetLoadRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.GetLoadResponse:
+        statuses, desired = await self._controller.list_workers(), self._controller.fleet.desired
+        return control_pb2.GetLoadResponse(pools=[pool_load(role, desired[role], statuses) for role in ROLE_NAMES])
+
     async def ListWorkers(  # noqa: N802
         self, _request: control_pb2.ListWorkersRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> control_pb2.ListWorkersResponse:
@@ -110,19 +118,38 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def Drain(  # noqa: N802
         self, request: control_pb2.DrainRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> control_pb2.DrainResponse:
-        if request.timeout_s < 0:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"timeout_s {request.timeout_s:g} is below zero")
-        timeout_s = request.timeout_s or self._controller.spec.drain_timeout_s
+        timeout_s = await self._drain_timeout_s(request.timeout_s, context)
         try:
             return control_pb2.DrainResponse(num_aborted=await self._controller.drain(request.worker, timeout_s))
         except UnknownWorkerError:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no running worker is called {request.worker!r}")
+
+    async def SetRole(  # noqa: N802
+        self, request: control_pb2.SetRoleRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.SetRoleResponse:
+        role = next((name for name in ROLE_NAMES if ROLES[name] == request.role), None)
+        if role is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "role must be prefill, decode or mixed")
+        timeout_s = await self._drain_timeout_s(request.timeout_s, context)
+        try:
+            self._controller.set_role(request.worker, role, request.expected_epoch, timeout_s)
+        except UnknownWorkerError:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no running worker is called {request.worker!r}")
+        except (RoleChangeError, NothingGeneratesError) as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return control_pb2.SetRoleResponse(role_epoch=request.expected_epoch + 1)
 
     async def Shutdown(  # noqa: N802
         self, _request: control_pb2.ShutdownRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> control_pb2.ShutdownResponse:
         await self._controller.shut_down()
         return control_pb2.ShutdownResponse()
+
+    async def _drain_timeout_s(self, asked_s: float, context: grpc.aio.ServicerContext[Any, Any]) -> float:
+        if not 0 <= asked_s <= LONGEST_DRAIN_S:  # nor not a number
+            text = f"timeout_s {asked_s:g} is not from 0 to {LONGEST_DRAIN_S:g}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        return asked_s or self._controller.spec.drain_timeout_s
 
 
 class ControlServer:
@@ -161,7 +188,7 @@ def member_message(member: Member) -> control_pb2.Member:
         worker=member.worker,
         incarnation=member.incarnation,
         role=ROLES[member.role],
-        role_epoch=1,  # a role is for an incarnation's life
+        role_epoch=member.role_epoch,
         state=STATES[member.state],
     )
     if member.addresses is not None:

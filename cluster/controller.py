@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 from uuid import uuid4
@@ -79,7 +80,13 @@ class Controller:
             logger.info("adopted %s (%s)", spec.name, spec.incarnation)
             self._running[spec.incarnation] = worker
             self.fleet.adopt(
-                spec.name, spec.role, spec.incarnation, worker.num_restarts, worker.is_draining, monotonic()
+                spec.name,
+                spec.role,
+                spec.incarnation,
+                worker.num_restarts,
+                worker.is_draining,
+                monotonic(),
+                spec.role_epoch,
             )
 
     async def run(self) -> None:
@@ -94,8 +101,7 @@ class Controller:
 
     def scale(self, role: RoleName, num_workers: int) -> int:
         """Takes a new target; the one before. Raises NothingGeneratesError."""
-        if not can_generate({**self.fleet.desired, role: num_workers}):
-            raise NothingGeneratesError("no worker that generates would be left: first scale decode or mixed up")
+        self._check_generates({role: num_workers})
         previous = self.fleet.scale(role, num_workers)
         self._desired_file.write(self.fleet.desired)
         logger.info("%s: %d workers wanted, %d before", role, num_workers, previous)
@@ -107,6 +113,16 @@ class Controller:
         task = self._retire(self.fleet.drain(name), timeout_s)
         self._changed.set()
         return await asyncio.shield(task)
+
+    def set_role(self, name: str, role: RoleName, expected_epoch: int, timeout_s: float) -> None:
+        """Drains a worker, which comes back in this role. Raises as `Fleet.set_role`, or NothingGeneratesError."""
+        worker, desired = self.fleet.workers.get(name), self.fleet.desired
+        if worker is not None and worker.role != role:
+            self._check_generates({worker.role: desired[worker.role] - 1, role: desired[role] + 1})
+        self._retire(self.fleet.set_role(name, role, expected_epoch), timeout_s)
+        self._desired_file.write(self.fleet.desired)
+        logger.info("%s drains to become a %s worker", name, role)
+        self._changed.set()
 
     async def shut_down(self) -> None:
         """Stops the proxy, then every worker, at once. `run` returns after it."""
@@ -122,6 +138,10 @@ class Controller:
             WorkerStatus(self._member(worker), worker.num_restarts, worker.last_error, report)
             for worker, report in zip(workers, reports, strict=True)
         ]
+
+    def _check_generates(self, changed: Mapping[RoleName, int]) -> None:
+        if not can_generate({**self.fleet.desired, **changed}):
+            raise NothingGeneratesError("no worker that generates would be left: first scale decode or mixed up")
 
     async def _reconcile(self) -> None:
         while not self._stopping:
@@ -142,7 +162,7 @@ class Controller:
                 await self._changed.wait()
 
     def _launch(self, start: Start) -> None:
-        spec = self.spec.process(start.name, start.role, start.incarnation, self._model_dir)
+        spec = self.spec.process(start.name, start.role, start.incarnation, self._model_dir, start.role_epoch)
         logger.info("%s starts as %s, restart %d", start.name, start.incarnation, start.num_restarts)
         worker = self._launcher.launch(spec, start.num_restarts)
         self._running[start.incarnation] = worker
@@ -227,7 +247,7 @@ class Controller:
     def _member(self, worker: FleetWorker) -> Member:
         running = self._running.get(worker.incarnation)
         addresses = running.addresses if running is not None else None
-        return Member(worker.name, worker.incarnation, worker.role, worker.state, addresses)
+        return Member(worker.name, worker.incarnation, worker.role, worker.state, addresses, worker.role_epoch)
 
 
 def new_incarnation() -> str:

@@ -35,7 +35,14 @@ class FleetWorker:
     failed_starts: int = 0  # in a row
     retry_at: float = 0.0
     last_error: str = ""
-    comes_back: bool = False  # broken: drains, then is started again in its own place
+    comes_back: bool = False  # drains, then is started again in its own place: broken, or in another role
+    role_epoch: int = 1  # grows with each change of its role
+    next_role: RoleName | None = None  # that it will have when it has drained
+
+    @property
+    def counts_for(self) -> RoleName:
+        """Whose pool it is a part of."""
+        return self.next_role or self.role
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,7 @@ class Start:
     role: RoleName
     incarnation: str
     num_restarts: int
+    role_epoch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,10 @@ Action = Start | Retire
 
 class UnknownWorkerError(KeyError):
     """No worker has this name."""
+
+
+class RoleChangeError(ValueError):
+    """The worker's role cannot be changed so; the message says why."""
 
 
 @dataclass(slots=True)
@@ -87,10 +99,39 @@ class Fleet:
             raise UnknownWorkerError(name)
         return self._retire(worker)
 
-    def adopt(self, name: str, role: RoleName, incarnation: str, num_restarts: int, draining: bool, now: float) -> None:
+    def set_role(self, name: str, role: RoleName, expected_epoch: int) -> Retire:
+        """Takes one worker out, to be started again in this role; the desired sizes of both pools follow.
+
+        Raises UnknownWorkerError, and RoleChangeError when it is not what the caller takes it for.
+        """
+        worker = self.workers.get(name)
+        if worker is None or worker.state in (WorkerState.WAITING, WorkerState.FAILED):
+            raise UnknownWorkerError(name)
+        if worker.role_epoch != expected_epoch:
+            raise RoleChangeError(f"the role epoch of {name} is {worker.role_epoch}, not {expected_epoch}")
+        if worker.state is not WorkerState.READY:
+            raise RoleChangeError(f"{name} is {worker.state.value}, not ready")
+        if role == worker.role or "pool" in (role, worker.role):
+            raise RoleChangeError(f"{name} is a {worker.role} worker and cannot become a {role} worker")
+        self.desired[worker.role] -= 1
+        self.desired[role] += 1
+        worker.next_role, worker.comes_back = role, True
+        return self._retire(worker)
+
+    def adopt(
+        self,
+        name: str,
+        role: RoleName,
+        incarnation: str,
+        num_restarts: int,
+        draining: bool,
+        now: float,
+        role_epoch: int = 1,
+    ) -> None:
         """Takes over a worker that lives already."""
         state = WorkerState.DRAINING if draining else WorkerState.READY
         worker = FleetWorker(name, role, incarnation, state, now, Backoff(self.restart), num_restarts)
+        worker.role_epoch = role_epoch
         self.workers[name] = worker
 
     def ready(self, name: str, incarnation: str, now: float) -> None:
@@ -115,6 +156,10 @@ class Fleet:
             del self.workers[name]
             return
         worker.comes_back = False
+        if worker.next_role is not None:
+            worker.role, worker.next_role, worker.role_epoch = worker.next_role, None, worker.role_epoch + 1
+            worker.state, worker.retry_at = WorkerState.WAITING, now
+            return
         worker.last_error = error
         if worker.state is WorkerState.STARTING:
             worker.failed_starts += 1
@@ -166,7 +211,7 @@ class Fleet:
                 worker.state, worker.started_at = WorkerState.STARTING, now
                 worker.incarnation = self.new_incarnation()
                 worker.num_restarts += 1
-                actions.append(Start(worker.name, role, worker.incarnation, worker.num_restarts))
+                actions.append(Start(worker.name, role, worker.incarnation, worker.num_restarts, worker.role_epoch))
         return actions
 
     def _grow(self, role: RoleName, now: float) -> list[Action]:
@@ -192,7 +237,11 @@ class Fleet:
         return [worker for worker in self.workers.values() if worker.role == role]
 
     def _counted(self, role: RoleName) -> list[FleetWorker]:
-        return [worker for worker in self._pool(role) if worker.state is not WorkerState.DRAINING or worker.comes_back]
+        return [
+            worker
+            for worker in self.workers.values()
+            if worker.counts_for == role and (worker.state is not WorkerState.DRAINING or worker.comes_back)
+        ]
 
 
 def desired_from(record: Mapping[str, int]) -> dict[RoleName, int]:

@@ -31,6 +31,7 @@ class Member:
     role: RoleName
     state: WorkerState
     addresses: Addresses | None  # None until it is ready
+    role_epoch: int = 1
 
 
 @dataclass(frozen=True, slots=True)

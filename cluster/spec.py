@@ -42,6 +42,7 @@ class WorkerSpec(BaseModel):
 
     name: str
     role: WorkerRole
+    role_epoch: int = 1  # grows with each change of the role that this name has
     incarnation: str
     model_dir: str
     model_name: str  # as clients call it
@@ -63,6 +64,7 @@ class PoolNodeSpec(BaseModel):
 
     name: str
     role: Literal["pool"] = "pool"
+    role_epoch: Literal[1] = 1
     incarnation: str
     model_dir: str
     model_name: str
@@ -204,7 +206,7 @@ class ClusterSpec(BaseModel):
         workers: dict[RoleName, int] = {role: self.pools.of(role).replicas for role in ROLE_NAMES}
         return {**workers, "pool": self.kv_pool.nodes}
 
-    def process(self, name: str, role: RoleName, incarnation: str, model_dir: str) -> ProcessSpec:
+    def process(self, name: str, role: RoleName, incarnation: str, model_dir: str, role_epoch: int = 1) -> ProcessSpec:
         if role == "pool":
             return PoolNodeSpec(
                 name=name,
@@ -220,6 +222,7 @@ class ClusterSpec(BaseModel):
         return WorkerSpec(
             name=name,
             role=role,
+            role_epoch=role_epoch,
             incarnation=incarnation,
             model_dir=model_dir,
             model_name=self.model_name,
