@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import grpc
 
+from security.channel_tls import ChannelTls
+from security.connection import open_blocking_channel
+
 OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection, without another's back-off
     ("grpc.enable_http_proxy", 0),
 ]
 
 
-def open_channel(address: str) -> grpc.Channel:
+def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.Channel:
     """Use as a context, or close it."""
-    return grpc.insecure_channel(address, options=OPTIONS)
+    return open_blocking_channel(address, tls, OPTIONS)

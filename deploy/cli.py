@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from deploy import keys_cli
+
 app = typer.Typer(
     name="pdserve",
     no_args_is_help=True,
@@ -19,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(keys_cli.app, name="keys")
+app.command("certs")(keys_cli.certs)
 
 Name = Annotated[str, typer.Option("--name", help="Which cluster, when this machine runs several.", metavar="NAME")]
 
@@ -70,7 +75,7 @@ def up(
         bool, typer.Option("--with-prometheus", help="Start a Prometheus that scrapes it, if one is on PATH.")
     ] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow addresses beyond loopback, without API keys.")
+        bool, typer.Option("--insecure", help="Allow addresses beyond loopback without API keys and TLS.")
     ] = False,
     settings: Annotated[
         list[str] | None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import ClusterState
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from proxy.routing.transport_choice import choose_path
@@ -85,7 +86,7 @@ class ClusterReport(TypedDict):
 def cluster_report(state: ClusterState) -> ClusterReport:
     info, listed, error = control_pb2.ServerInfo(), control_pb2.ListWorkersResponse(), ""
     try:
-        with ControlClient(state.controller_address) as client:
+        with ControlClient(state.controller_address, ClusterAccess.of(state).inside) as client:
             info, listed = client.server_info(), client.list_workers()
     except ControllerUnreachableError as unreachable:
         error = str(unreachable)

@@ -45,6 +45,10 @@ class ClusterState:
     prometheus: ProcessReference | None = None
     ray_address: str = ""
     is_up: bool = False  # a generation has worked
+    tls: str | None = None  # the folder cluster.tls
+    tls_cert: str | None = None  # the proxy's
+    keys_file: str | None = None
+    operator_key_file: str | None = None  # where there are keys
 
     @property
     def log_dir(self) -> Path:
@@ -52,7 +56,8 @@ class ClusterState:
 
     @property
     def http_url(self) -> str:
-        return f"http://{join_host_port(self.host, self.http_port)}"
+        scheme = "http" if self.tls_cert is None else "https"
+        return f"{scheme}://{join_host_port(self.host, self.http_port)}"
 
     @property
     def grpc_address(self) -> str:

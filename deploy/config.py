@@ -73,11 +73,11 @@ class DeployConfig(BaseModel):
                 f"cluster.host {self.cluster.host} is no address that workers could give to each other: "
                 "set this machine's own address"
             )
-        if not self.proxy.insecure and not is_loopback(self.cluster.host):
+        if not self.proxy.insecure and self.cluster.tls is None and not is_loopback(self.cluster.host):
             raise ValueError(
-                f"cluster.host {self.cluster.host} can be reached from other machines, and API keys are not supported "
-                "yet: set proxy.insecure: true (--insecure) to let everybody who can reach it control the cluster, or "
-                "use host 127.0.0.1"
+                f"cluster.host {self.cluster.host} can be reached from other machines, and there are no certificates: "
+                "set cluster.tls (`pdserve certs` makes them), set proxy.insecure: true (--insecure) to let everybody "
+                "who can reach it control the cluster, or use host 127.0.0.1"
             )
         return self
 

@@ -11,6 +11,7 @@ from deploy.channel import open_channel
 from deploy.errors import CommandError
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
+from security.channel_tls import ChannelTls
 
 CALL_TIMEOUT_S = 10.0
 REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND)
@@ -27,9 +28,9 @@ class ControllerRefusedError(CommandError):
 class ControlClient:
     """One connection to a controller. Use as a context."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ChannelTls | None = None) -> None:
         self.address = address
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, tls)
         self._control = control_pb2_grpc.ControlStub(self._channel)
         self._membership = control_pb2_grpc.MembershipStub(self._channel)
 

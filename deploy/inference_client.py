@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import grpc
 
 from deploy.channel import open_channel
+from deploy.cluster_access import ClusterAccess
 from deploy.errors import CommandError
 from rpc import inference_pb2, inference_pb2_grpc
 
@@ -33,18 +34,28 @@ def text_request(prompt: str, **sampling: object) -> inference_pb2.GenerateReque
 class Generation:
     """Iterates over the pieces of text as they come; `finished` is there after the last one."""
 
-    def __init__(self, address: str, request: inference_pb2.GenerateRequest, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        request: inference_pb2.GenerateRequest,
+        timeout_s: float,
+        access: ClusterAccess | None = None,
+    ) -> None:
+        """`access`: where the proxy has TLS or keys."""
         self.finished: inference_pb2.Finished | None = None
+        self._tls = None if access is None else access.proxy
+        self._metadata = () if access is None else access.metadata
         self._address = address
         self._request = request
         self._timeout_s = timeout_s
 
     def __iter__(self) -> Iterator[str]:
         """Raises GenerationFailedError."""
-        with open_channel(self._address) as channel:
+        with open_channel(self._address, self._tls) as channel:
             stub = inference_pb2_grpc.InferenceStub(channel)
             try:
-                for response in stub.Generate(self._request, timeout=self._timeout_s, wait_for_ready=True):
+                calling = {"timeout": self._timeout_s, "metadata": self._metadata}
+                for response in stub.Generate(self._request, wait_for_ready=True, **calling):
                     match response.WhichOneof("event"):
                         case "token":
                             yield response.token.text

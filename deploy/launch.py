@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -21,6 +22,7 @@ from threading import Event
 from time import monotonic, sleep, time
 
 from cluster.spec import ControllerSettings, ProxySpec
+from deploy.cluster_access import ClusterAccess, write_operator_key
 from deploy.cluster_folder import keep_logs, make_folder
 from deploy.cluster_ports import listening_hosts, wanted_ports, with_ports
 from deploy.cluster_state import (
@@ -42,6 +44,7 @@ from deploy.processes import reference
 from deploy.prometheus import start_prometheus
 from deploy.ray_head import RayHead
 from deploy.ray_process import last_lines
+from deploy.security_check import check_security
 from deploy.tear_down import tear_down
 from proxy.config import to_arguments
 from rpc import control_pb2
@@ -99,6 +102,7 @@ class Launch:
         self._say(f"model {self._config.cluster.model}")
         model_dir = resolve_model(self._config.cluster.model, default_cache_dir(self._environment))
         check_context(self._config.cluster, model_dir)
+        check_security(self._config)
         return self._start(self._claim(), model_dir)
 
     def undo(self) -> None:
@@ -145,11 +149,22 @@ class Launch:
             shutdown_timeout_s=self._proxy_spec(Path()).stop_timeout_s + 20.0,
             started_at=time(),
             launcher=reference(os.getpid()),
+            tls=_text(self._config.cluster.tls),
+            tls_cert=_text(self._config.proxy.tls_cert),
+            keys_file=_text(self._config.proxy.keys_file),
+            operator_key_file=_text(self._operator_key_file),
         )
         self._store.claim(state)
         return state
 
+    @property
+    def _operator_key_file(self) -> Path | None:
+        """Of the commands that follow; None where there are no keys."""
+        return None if self._config.proxy.keys_file is None else self._folder / "operator_key"
+
     def _start(self, state: ClusterState, model_dir: Path) -> ClusterState:
+        if self._operator_key_file is not None:
+            write_operator_key(self._operator_key_file)
         self._say("starting Ray")
         cluster = self._config.cluster
         head = RayHead(self._folder, {**self._environment, CLUSTER_VARIABLE: state.mark}, cluster.host)
@@ -165,11 +180,12 @@ class Launch:
         self._start_controller(head, ray_address, model_dir)
         if self._options.with_prometheus:
             state = self._store.update(state, prometheus=start_prometheus(state, head.environment))
-        with ControlClient(state.controller_address) as client:
+        access = ClusterAccess.of(state)
+        with ControlClient(state.controller_address, access.inside) as client:
             self._wait_for_workers(client, state)
             self._say("waiting for a first generation")
-            self._wait_for_proxy(client, state)
-        self._generate_once(state)
+            self._wait_for_proxy(client, state, access)
+        self._generate_once(state, access)
         return self._store.update(state, is_up=True)
 
     def _start_controller(self, head: RayHead, ray_address: str, model_dir: Path) -> None:
@@ -208,6 +224,10 @@ class Launch:
             "--model-name", cluster.model_name,
             *to_arguments(proxy),
         ]  # fmt: skip
+        if cluster.tls is not None:
+            command += ["--cluster-tls", str(cluster.tls)]
+        if self._operator_key_file is not None:
+            command += ["--operator-key-file", str(self._operator_key_file)]
         return ProxySpec(
             command=tuple(command),
             grpc_address=join_host_port(host, proxy.grpc_port),
@@ -232,19 +252,19 @@ class Launch:
             raise LaunchError(self._last_words(state, "controller", str(error))) from error
         raise LaunchError(f"the workers did not start within {self._config.cluster.start_timeout_s:g} s")
 
-    def _wait_for_proxy(self, client: ControlClient, state: ClusterState) -> None:
+    def _wait_for_proxy(self, client: ControlClient, state: ClusterState, access: ClusterAccess) -> None:
         deadline = monotonic() + PROXY_TIMEOUT_S
-        while not _is_ready(state.http_url):
+        while not _is_ready(state.http_url, access.proxy_context):
             info = client.server_info()
             if info.num_proxy_restarts >= MOST_PROXY_STARTS or monotonic() > deadline:
                 error = info.proxy_last_error or f"the proxy was not ready within {PROXY_TIMEOUT_S:g} s"
                 raise LaunchError(self._last_words(state, "proxy", error))
             sleep(POLL_S)
 
-    def _generate_once(self, state: ClusterState) -> None:
+    def _generate_once(self, state: ClusterState, access: ClusterAccess) -> None:
         request = text_request("Hello", max_tokens=2, temperature=0.0)
         try:
-            for _ in Generation(state.grpc_address, request, FIRST_GENERATION_TIMEOUT_S):
+            for _ in Generation(state.grpc_address, request, FIRST_GENERATION_TIMEOUT_S, access):
                 pass
         except GenerationFailedError as error:
             raise LaunchError(self._last_words(state, "proxy", f"the first generation failed: {error}")) from error
@@ -259,9 +279,14 @@ def reachable(host: str) -> str:
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}[host] if host in WILDCARDS else host
 
 
-def _is_ready(http_url: str) -> bool:
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _is_ready(http_url: str, context: ssl.SSLContext | None) -> bool:
+    handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)]
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{http_url}/ready", timeout=2):
+        with urllib.request.build_opener(*handlers).open(f"{http_url}/ready", timeout=2):
             return True
     except (urllib.error.URLError, OSError):
         return False

@@ -11,8 +11,10 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
-from deploy.control_client import ControlClient, ControllerUnreachableError
+from deploy.control_client import ControlClient
+from deploy.errors import CommandError
 from deploy.processes import ProcessReference, in_sessions, marked
 from deploy.ray_process import STOP_TIMEOUT_S
 
@@ -43,7 +45,7 @@ def _shut_down(asking: threading.Thread, hurried: threading.Event) -> None:
 
 
 def _ask(state: ClusterState) -> None:
-    with suppress(ControllerUnreachableError), ControlClient(state.controller_address) as client:
+    with suppress(CommandError), ControlClient(state.controller_address, ClusterAccess.of(state).inside) as client:
         client.shut_down(state.shutdown_timeout_s)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from rich.console import Console
 
 from cluster.spec import ROLES, RoleName
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_report import WorkerPart, worker_part
 from deploy.cluster_state import default_store
 from deploy.control_client import ControlClient
@@ -20,7 +21,7 @@ def run(name: str, sizes: list[str]) -> None:
     wanted = parse_sizes(sizes)
     state = default_store(os.environ).read(name)
     console = Console(highlight=False)
-    with ControlClient(state.controller_address) as client, console.status("scaling …"):
+    with ControlClient(state.controller_address, ClusterAccess.of(state).inside) as client, console.status("scaling …"):
         for role, count in growth_first(wanted):
             previous = client.scale(ROLES[role], count)
             console.print(f"{role}: {previous} → {count}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import ClusterState, default_store
 from deploy.control_client import ControlClient
 from deploy.errors import CommandError
@@ -35,7 +36,7 @@ def record(name: str, seconds: float, last: float | None, console: Console) -> T
     def warn(message: str) -> None:
         console.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
 
-    with ControlClient(state.controller_address) as client:
+    with ControlClient(state.controller_address, ClusterAccess.of(state).inside) as client:
         recorder = Recorder(_finder(client, state), warn)
         if last is not None:
             recordings = recorder.last(last)
@@ -56,10 +57,12 @@ def save(trace: Trace, output: Path, name: str) -> int:
 
 
 def _finder(client: ControlClient, state: ClusterState) -> Callable[[], list[Target]]:
+    access = ClusterAccess.of(state)
+
     def find() -> list[Target]:
         """The proxy, and whoever of the workers has an address."""
         members = next(client.changes(FIND_TIMEOUT_S)).members
-        workers = [Target(m.worker, m.address) for m in members if m.state in ANSWERING and m.address]
-        return [Target("proxy", state.grpc_address), *workers]
+        workers = [Target(m.worker, m.address, access.inside) for m in members if m.state in ANSWERING and m.address]
+        return [Target("proxy", state.grpc_address, access.proxy, access.metadata), *workers]
 
     return find

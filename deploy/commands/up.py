@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cluster.spec import RoleName
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import ClusterState, default_store
 from deploy.config import DEFAULT_FILE, load, parse_setting
 from deploy.errors import CommandError
@@ -126,8 +127,10 @@ def _show(console: Console, state: ClusterState, desired: Mapping[RoleName, int]
     for title, value in rows:
         console.print(f"  {title:<12} {escape(value)}", soft_wrap=True)
     console.print("\nTry it:")
+    key = "" if state.keys_file is None else " -H 'Authorization: Bearer KEY'"
+    trust = "" if state.tls_cert is None else " --cacert FILE"
     console.print(
-        f"  curl {state.http_url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"  curl{trust} {state.http_url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
         f"    -d '{escape(json.dumps(body))}'",
         soft_wrap=True,
     )
@@ -136,12 +139,13 @@ def _show(console: Console, state: ClusterState, desired: Mapping[RoleName, int]
 def _sample(console: Console, state: ClusterState) -> None:
     """One answer, streamed; a model without a chat template continues the prompt instead."""
     console.print(f"\n[bold]{SAMPLE_PROMPT}[/bold]")
+    access = ClusterAccess.of(state)
     try:
-        _stream(Generation(state.grpc_address, _sample_request(chat=True), SAMPLE_TIMEOUT_S), console)
+        _stream(Generation(state.grpc_address, _sample_request(chat=True), SAMPLE_TIMEOUT_S, access), console)
     except GenerationFailedError as error:
         if error.code.name != "INVALID_ARGUMENT":
             raise
-        _stream(Generation(state.grpc_address, _sample_request(chat=False), SAMPLE_TIMEOUT_S), console)
+        _stream(Generation(state.grpc_address, _sample_request(chat=False), SAMPLE_TIMEOUT_S, access), console)
 
 
 def _sample_request(*, chat: bool) -> inference_pb2.GenerateRequest:

@@ -15,6 +15,7 @@ import grpc
 from deploy.channel import open_channel
 from deploy.trace.cluster_trace import Recording
 from rpc import observe_pb2, observe_pb2_grpc
+from security.channel_tls import ChannelTls
 
 READ_TIMEOUT_S = 5.0
 INTERVAL_S = 1.0  # between two readings; a buffer of 4096 steps holds many more seconds
@@ -25,6 +26,8 @@ MAX_READERS = 16
 class Target:
     name: str
     address: str  # of its gRPC server
+    tls: ChannelTls | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 class Recorder:
@@ -76,8 +79,9 @@ class Recorder:
         """The messages, or why there are none."""
         request = observe_pb2.ReadRequest(since=self._next.get(target, 0), newest_s=newest_s)
         try:
-            with open_channel(target.address) as channel:
-                return list(observe_pb2_grpc.ObserveStub(channel).Read(request, timeout=self._read_timeout_s))
+            with open_channel(target.address, target.tls) as channel:
+                stub = observe_pb2_grpc.ObserveStub(channel)
+                return list(stub.Read(request, timeout=self._read_timeout_s, metadata=target.metadata))
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"it did not answer within {self._read_timeout_s:g} s"

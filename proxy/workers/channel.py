@@ -19,6 +19,6 @@ OPTIONS = [
 ]
 
 
-def open_channel(address: str, tls: ChannelTls | None) -> grpc.aio.Channel:
+def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channel:
     """Use as a context."""
     return connection.open_channel(address, tls, OPTIONS)
