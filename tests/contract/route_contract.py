@@ -30,7 +30,7 @@ COMPATIBILITY = {
 }
 
 
-class RouteContract:
+class Routes:
     @pytest.fixture
     async def new_route(self, make_route: MakeRoute) -> AsyncIterator[NewRoute]:
         routes: list[Route] = []
@@ -47,6 +47,8 @@ class RouteContract:
     async def route(self, new_route: NewRoute) -> Route:
         return await new_route()
 
+
+class RouteContract(Routes):
     @pytest.fixture
     async def hasty(self, new_route: NewRoute) -> Route:
         """One that gives up soon."""
@@ -86,9 +88,7 @@ class RouteContract:
     async def test_a_source_that_dies_ends_the_take_and_its_successor_is_usable(
         self, hasty: Route, moment: Moment
     ) -> None:
-        hasty.wire.at(moment, hasty.kill_source)
-        assert (await take(hasty)).blocks == ()
-        assert moment in hasty.wire.reached
+        await check_ends_short(hasty, moment, hasty.kill_source)
         await hasty.replace_source()
         await check_is_whole_again(hasty)
 
@@ -96,9 +96,7 @@ class RouteContract:
     async def test_a_source_that_stops_ends_the_take_in_time_and_late_bytes_change_nothing(
         self, hasty: Route, moment: Moment
     ) -> None:
-        hasty.wire.at(moment, hasty.stop_source)
-        assert (await take(hasty)).blocks == ()
-        assert moment in hasty.wire.reached
+        await check_ends_short(hasty, moment, hasty.stop_source)
         before = hasty.memory().clone()
         await hasty.resume_source()
         await hasty.give_up()
@@ -140,6 +138,10 @@ class RouteContract:
         assert route.memory().equal(before)
         await check_is_whole_again(route)
 
+
+class CompatibilityContract(Routes):
+    """Apart, because it is decided before any transport is touched."""
+
     @pytest.mark.parametrize("field", COMPATIBILITY)
     async def test_a_source_of_another_kind_is_refused_by_the_name_of_the_field(
         self, new_route: NewRoute, field: str, caplog: pytest.LogCaptureFixture
@@ -171,6 +173,16 @@ async def take_and_cancel(route: Route, moment: Moment, first: Callable[[], Awai
     route.wire.at(moment, cancel)
     await asyncio.wait([taking], timeout=WAIT_S)
     assert taking.cancelled()
+
+
+async def check_ends_short(route: Route, moment: Moment, fault: Callable[[], Awaitable[None]]) -> None:
+    """The take that the moment comes in, which on a busy machine need not be the first of a hasty route."""
+    route.wire.at(moment, fault)
+    async with asyncio.timeout(WAIT_S):
+        while moment not in route.wire.reached:
+            taken = await route.take()
+    assert len(taken.blocks) < len(route.expected)
+    assert taken.blocks == route.expected[: len(taken.blocks)]
 
 
 async def check_is_whole_again(route: Route) -> None:

@@ -12,10 +12,10 @@ from tests.contract.peer_route import PeerRoute
 from tests.contract.pool_fill_route import PoolFillRoute
 from tests.contract.pool_read_route import PoolReadRoute
 from tests.contract.route import Medium
-from tests.contract.route_contract import MakeRoute, RouteContract
+from tests.contract.route_contract import CompatibilityContract, MakeRoute, RouteContract
 
 
-class TestBetweenWorkers(RouteContract):
+class TestBetweenWorkers(RouteContract, CompatibilityContract):
     @pytest.fixture(params=[local, pipes, gloo], ids=["local", "two_sided", "gloo"])
     def make_route(self, request: pytest.FixtureRequest) -> MakeRoute:
         medium: Callable[[TransferConfig], Medium] = request.param
@@ -26,7 +26,7 @@ class TestBetweenWorkers(RouteContract):
         return make
 
 
-class TestFromThePool(RouteContract):
+class TestFromThePool(RouteContract, CompatibilityContract):
     @pytest.fixture
     def make_route(self) -> MakeRoute:
         async def make(config: TransferConfig, differs: dict[str, object]) -> PoolReadRoute:
@@ -35,7 +35,7 @@ class TestFromThePool(RouteContract):
         return make
 
 
-class TestIntoThePool(RouteContract):
+class TestIntoThePool(RouteContract, CompatibilityContract):
     @pytest.fixture
     def make_route(self) -> MakeRoute:
         async def make(config: TransferConfig, differs: dict[str, object]) -> PoolFillRoute:
