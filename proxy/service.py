@@ -25,6 +25,8 @@ from proxy.request.kv_mode import KvMode
 from proxy.request.lifecycle import Lifecycle
 from proxy.request.outcomes import Outcomes
 from proxy.request.priority import Priority
+from proxy.request.reading import Reading
+from proxy.request.running import RunningRequests
 from proxy.routing.dispatcher import Dispatcher
 from proxy.text import prompt as prompts
 from proxy.workers.worker_pool import WorkerPool
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class GenerationService:
-    """Maintains the requests that run, by their id."""
+    """Maintains what every request is admitted with."""
 
     def __init__(
         self,
@@ -56,9 +58,7 @@ class GenerationService:
         self.aside = Aside()
         self._entrance = Entrance(dispatcher.queue, asyncio.get_running_loop().time)
         self._outcomes = Outcomes(metrics)
-        self._running: dict[str, Generation | None] = {}  # None: still being admitted
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._running = RunningRequests()
         metrics.watch(lambda: len(self._running), dispatcher.num_waiting)
 
     @property
@@ -76,12 +76,13 @@ class GenerationService:
     @property
     def running(self) -> list[Lifecycle]:
         """The choices of all requests that run."""
-        return [choice for generation in self._running.values() if generation for choice in generation.choices]
+        return [choice for generation in self._running.generations() for choice in generation.choices]
 
-    async def submit(self, request: GenerationRequest) -> Generation:
-        """Admits the request; its events come from the `Generation`. Raises ApiError."""
+    async def submit(self, request: GenerationRequest) -> Reading:
+        """Admits the request, or lets it read along with the same one that runs already. Raises ApiError."""
         try:
-            return await self._admit(request)
+            running = self._running.find(request.caller.tenant, request.request_id)
+            return await (self._admit(request) if running is None else running.attach(request))
         except ApiError as error:
             self.count_refusal(request.request_id, error, request.priority)
             raise
@@ -90,12 +91,12 @@ class GenerationService:
         """Of a request that is not admitted, by whoever refuses it."""
         self._outcomes.refused(request_id, error, priority)
 
-    def abort(self, request_id: str) -> bool:
-        """False when no such request runs."""
-        generation = self._running.get(request_id)
-        if generation is None:
+    def abort(self, request_id: str, tenant: str = "") -> bool:
+        """Ends it for all who read it. False when no such request of this tenant runs."""
+        running = self._running.find(tenant, request_id)
+        if running is None or running.generation is None:
             return False
-        generation.cancel("the request was aborted")
+        running.generation.cancel("the request was aborted")
         return True
 
     def check_model(self, name: str | None) -> None:
@@ -116,10 +117,10 @@ class GenerationService:
         self.stop_admitting()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
+                await self._running.wait_idle()
         except TimeoutError:
             logger.warning("%d requests still run: they are ended", len(self._running))
-        left = [generation for generation in self._running.values() if generation is not None]
+        left = list(self._running.generations())
         for generation in left:
             generation.fail(ApiError(ErrorCode.UNAVAILABLE, "the server shuts down", reason="shutting_down"))
         return len(left)
@@ -127,17 +128,18 @@ class GenerationService:
     def close(self) -> None:
         self.aside.close()
 
-    async def _admit(self, request: GenerationRequest) -> Generation:
+    async def _admit(self, request: GenerationRequest) -> Reading:
         default_mode = KvMode(self._config.kv_mode)
         admission = Admission(asyncio.get_running_loop().time(), self._config.request_timeout_s, default_mode)
         self.check_model(request.model)
         max_model_len, is_large = self.max_model_len, request.is_large
-        await self.aside.run(is_large, request.check, self.model, max_model_len)
-        self._check_open()
-        self._check_pool(request)
-        request_id = request.request_id
-        self._take_id(request_id)
+        if not REQUEST_ID.fullmatch(request.request_id):
+            raise invalid("request_id", "must be 1 to 128 visible ASCII characters (header x-request-id)")
+        running = self._running.begin(request)
         try:
+            await self.aside.run(is_large, request.check, self.model, max_model_len)
+            self._check_open()
+            self._check_pool(request)
             visit = self._entrance.enter(request.caller, request.priority, request.num_choices, request.slo)
             try:
                 prompt_ids = await self.aside.run(
@@ -153,12 +155,12 @@ class GenerationService:
             except BaseException:
                 self._entrance.leave(visit)
                 raise
-        except BaseException:
-            self._forget(request_id)
+        except BaseException as error:
+            self._running.end(request)
+            running.refused(error)
             raise
-        self._running[request_id] = generation
         generation.submit()
-        return generation
+        return running.admitted(generation)
 
     def _check_open(self) -> None:
         if self._is_draining:
@@ -176,18 +178,8 @@ class GenerationService:
         if request.writes_back:
             raise invalid("x-kv-write-back", f"cannot be true: {fix}, or leave it out")
 
-    def _take_id(self, request_id: str) -> None:
-        if not REQUEST_ID.fullmatch(request_id):
-            raise invalid("request_id", "must be 1 to 128 visible ASCII characters (header x-request-id)")
-        if request_id in self._running:
-            raise ApiError(
-                ErrorCode.ALREADY_EXISTS, f"request_id: {request_id} runs already", "request_id", "duplicate_request"
-            )
-        self._running[request_id] = None
-        self._idle.clear()
-
     def _on_end(self, request: GenerationRequest, generation: Generation) -> None:
-        self._forget(generation.request_id)
+        self._running.end(request)
         self.courses.ended(generation.choices, asyncio.get_running_loop().time())
         self._entrance.rates.used(request.caller, generation.usage.completion_tokens)
         for choice in generation.choices:
@@ -197,8 +189,3 @@ class GenerationService:
                 timings = choice.timings
                 self._entrance.estimate.saw(timings.time_to_first_token_s - timings.queue_s)
         self._outcomes.ended(request, generation)
-
-    def _forget(self, request_id: str) -> None:
-        del self._running[request_id]
-        if not self._running:
-            self._idle.set()

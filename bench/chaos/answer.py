@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,15 @@ class Answer:
     logprobs: list[tuple[str, float]] = field(default_factory=list)  # rounded: batches differ in the last digits
 
 
-async def ask(client: httpx.AsyncClient, url: str, question: Question, *, streams: bool) -> Answer:
-    """Raises Refused, and httpx.TransportError."""
+async def ask(
+    client: httpx.AsyncClient,
+    url: str,
+    question: Question,
+    *,
+    streams: bool,
+    on_piece: Callable[[], None] = lambda: None,
+) -> Answer:
+    """Raises Refused, and httpx.TransportError. `on_piece` is called after each event of a stream."""
     answer = Answer()
     if not streams:
         response = await client.post(url + question.path, json=dict(question.body))
@@ -42,6 +49,7 @@ async def ask(client: httpx.AsyncClient, url: str, question: Question, *, stream
             raise Refused(f"{response.status_code} {(await response.aread())[:300]!r}")
         async for event in _events(response):
             _take(answer, event)
+            on_piece()
     return answer
 
 

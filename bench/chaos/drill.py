@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.chaos.answer import Answer, Refused, ask
 from bench.chaos.fleet import Fleet
 from bench.chaos.mishaps import Mishaps, Scaling
-from bench.chaos.questions import Question, make_questions
+from bench.chaos.questions import KINDS, Question, make_questions
 from bench.chaos.relayed_membership import RelayedMembership
 from bench.chaos.verdict import IDLE_GAUGES, Verdict
 
@@ -100,8 +100,10 @@ class Drill:
         return self.verdict
 
     async def _undisturbed(self, client: httpx.AsyncClient, questions: list[Question]) -> list[Answer]:
-        """Whole and streamed must agree already."""
-        gate = asyncio.Semaphore(4)
+        """Whole and streamed must agree already. One of each kind goes first, so that its grammar is compiled."""
+        for question in questions[: len(KINDS)]:
+            await ask(client, self._url, question, streams=False)
+        gate = asyncio.Semaphore(self._plan.concurrency // 4)
 
         async def one(question: Question) -> Answer:
             async with gate:

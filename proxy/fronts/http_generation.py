@@ -21,8 +21,8 @@ from proxy.openai.answer import Answer, error_object, sse
 from proxy.openai.choice import Choice
 from proxy.openai.tool_calls import ToolCallChoice
 from proxy.request.event_buffer import FinishedEvent
-from proxy.request.generation import Generation
 from proxy.request.generation_request import GenerationRequest
+from proxy.request.reading import Reading
 from proxy.service import GenerationService
 from proxy.text import prompt as prompts
 from proxy.tools.tool_calling import ToolCalling
@@ -74,7 +74,7 @@ class HttpGeneration(Response):
             response = error_response(error, self._request.request_id)
         await response(scope, receive, send)
 
-    async def _whole(self, generation: Generation) -> Response:
+    async def _whole(self, generation: Reading) -> Response:
         choices = self._choices(generation)
         contents: dict[int, dict[str, Any]] = {}
         headers: dict[str, str] = {}
@@ -87,7 +87,7 @@ class HttpGeneration(Response):
         in_order = [contents[index] for index in range(len(choices))]
         return JSONResponse(self._answer.whole(in_order, generation.usage), headers=headers)
 
-    async def _stream(self, generation: Generation, send: Send) -> None:
+    async def _stream(self, generation: Reading, send: Send) -> None:
         """Raises ApiError when the request fails before its first token."""
         choices = self._choices(generation)
         first = await anext(generation.events)
@@ -106,7 +106,7 @@ class HttpGeneration(Response):
             await _send_chunk(send, sse(error_object(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _choices(self, generation: Generation) -> list[Choice]:
+    def _choices(self, generation: Reading) -> list[Choice]:
         model, sampling = self._service.model, self._request.sampling
         has_logprobs = sampling.num_logprobs is not None
         if self._tool_calling is not None:
@@ -146,7 +146,7 @@ async def _send_chunk(send: Send, chunk: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _cancelled_with_client(generation: Generation, receive: Receive) -> AsyncIterator[None]:
+async def _cancelled_with_client(generation: Reading, receive: Receive) -> AsyncIterator[None]:
     """Inside, a client that goes away cancels the request; on the way out nothing of it is left running."""
 
     async def watch() -> None:

@@ -22,6 +22,7 @@ from proxy.fronts.metadata import (
 from proxy.request.generation import Generation
 from proxy.request.generation_request import GenerationRequest, new_request_id
 from proxy.request.priority import NORMAL
+from proxy.request.reading import Reading
 from proxy.service import GenerationService
 from rpc import inference_pb2, inference_pb2_grpc
 
@@ -35,7 +36,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
         request_id = request.request_id or metadata.get("x-request-id") or new_request_id()
-        generation: Generation | None = None
+        generation: Reading | None = None
         try:
             generation = await self._service.submit(self._request(request, request_id, metadata, context))
             yield self._started(generation)
@@ -53,7 +54,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.AbortResponse:
         if not request.request_id:
             await abort(context, invalid("request_id", "must not be empty"), "")
-        return inference_pb2.AbortResponse(found=self._service.abort(request.request_id))
+        return inference_pb2.AbortResponse(found=self._service.abort(request.request_id, current_caller().tenant))
 
     async def ListModels(  # noqa: N802
         self, request: inference_pb2.ListModelsRequest, context: Context
@@ -90,7 +91,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             writes_back=writes_back,
         )
 
-    def _started(self, generation: Generation) -> inference_pb2.GenerateResponse:
+    def _started(self, generation: Reading) -> inference_pb2.GenerateResponse:
         started = inference_pb2.Started(
             request_id=generation.request_id,
             model=self._service.model.name,

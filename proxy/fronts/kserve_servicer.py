@@ -17,9 +17,9 @@ from proxy.fronts.kserve_request import read_request
 from proxy.fronts.metadata import answer_metadata, read_priority, refuse_headers
 from proxy.fronts.openai_request import generation_request
 from proxy.request.event_buffer import FinishedEvent
-from proxy.request.generation import Generation
 from proxy.request.generation_request import new_request_id
 from proxy.request.priority import NORMAL
+from proxy.request.reading import Reading
 from proxy.service import GenerationService
 from rpc import kserve_pb2, kserve_pb2_grpc
 
@@ -99,7 +99,7 @@ class KserveServicer(kserve_pb2_grpc.GRPCInferenceServiceServicer):
             await write(kserve_pb2.ModelStreamInferResponse(error_message=error.message, infer_response=failed))
 
     async def _responses(
-        self, request: kserve_pb2.ModelInferRequest, generation: Generation, *, streams: bool
+        self, request: kserve_pb2.ModelInferRequest, generation: Reading, *, streams: bool
     ) -> AsyncIterator[kserve_pb2.ModelInferResponse]:
         """Raises ApiError."""
         name = self._service.model.name
@@ -115,7 +115,7 @@ class KserveServicer(kserve_pb2_grpc.GRPCInferenceServiceServicer):
     @contextlib.asynccontextmanager
     async def _generation(
         self, request: kserve_pb2.ModelInferRequest, request_id: str, context: Context, *, may_stream: bool
-    ) -> AsyncIterator[tuple[Generation, bool]]:
+    ) -> AsyncIterator[tuple[Reading, bool]]:
         """The generation, admitted, and whether its pieces are wanted; on the way out nothing of it is left running.
 
         Raises ApiError.
@@ -140,7 +140,7 @@ class KserveServicer(kserve_pb2_grpc.GRPCInferenceServiceServicer):
             generation.cancel()
 
 
-async def _whole(generation: Generation) -> list[Piece]:
+async def _whole(generation: Reading) -> list[Piece]:
     """Raises ApiError."""
     texts = [""] * len(generation.choices)
     ends: dict[int, FinishedEvent] = {}

@@ -1,4 +1,4 @@
-"""One client request: its choices, each with a lifecycle of its own, read as one stream of events.
+"""One request: its choices, each with a lifecycle of its own, read as one stream of events.
 
 They are submitted together, end together when one fails, and count as one request.
 """
@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from proxy.config import ProxyConfig
 from proxy.errors import ApiError
 from proxy.metrics import ProxyMetrics
-from proxy.request.event_buffer import EventBuffer, Timings, Usage
+from proxy.request.event_buffer import Timings, Usage
 from proxy.request.job import Job
 from proxy.request.lifecycle import Lifecycle
+from proxy.request.shared_events import SharedEvents
 from proxy.routing.dispatcher import Dispatcher
 from proxy.text.text_output import TextOutput
 
@@ -29,7 +30,7 @@ class Generation:
         on_end: Callable[[Generation], None],
     ) -> None:
         self.error: ApiError | None = None
-        self.events = EventBuffer(config.max_buffered_tokens, len(choices))
+        self.events = SharedEvents(config.max_buffered_tokens, len(choices))
         self.choices = tuple(
             Lifecycle(job, output, self.events, config, dispatcher, metrics, self._on_choice_end)
             for job, output in choices

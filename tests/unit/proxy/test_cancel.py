@@ -64,18 +64,6 @@ async def test_a_cancelled_request_stays_cancelled(cluster: Cluster) -> None:
     assert cluster.metric("pdserve_requests_total", code="cancelled") == 1
 
 
-async def test_an_id_that_runs_cannot_be_taken_and_is_free_afterwards(cluster: Cluster) -> None:
-    request = await cluster.submit(request_id="mine")
-    with pytest.raises(ApiError, match="mine") as failure:
-        await cluster.submit(request_id="mine")
-    assert failure.value.code is ErrorCode.ALREADY_EXISTS
-    first, _ = await cluster.starts()
-    request.cancel()
-    await cluster.submit(request_id="mine")
-    second, _ = await cluster.starts()
-    assert first.request.request_id != second.request.request_id  # late tokens of the one are not the other's
-
-
 async def test_abort_by_id_says_whether_it_found_something(cluster: Cluster) -> None:
     request = await cluster.submit(request_id="mine")
     await cluster.starts()
