@@ -38,7 +38,9 @@ class WorkerTally:
     def num_waiting(self, *, batch: bool) -> int:
         """Requests that a new one waits for before it can start; at most these, when it is interactive."""
         load = self._load or worker_pb2.Load()
-        num_waiting = max(0, load.num_waiting + len(self._unseen) - self._num_done)
+        known = load.num_waiting + len(self._unseen) - self._num_done
+        own = len(self._sent) - load.num_running  # a report does not know of what was sent while it was on its way
+        num_waiting = max(0, known, own)
         return num_waiting if batch else min(num_waiting, sum(1 for _ in self._sent_before(batch=False)))
 
     def num_long(self, min_tokens: int, *, batch: bool) -> int:
