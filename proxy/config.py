@@ -46,8 +46,14 @@ class ProxyConfig(BaseModel):
     local_prefill_weight: float = Field(4.0, ge=1)  # of a token computed there, beside the streams
     prefix_index_blocks: int = Field(262_144, ge=1)  # of the workers' caches that are known here; about 200 bytes each
     tool_call_format: Literal["auto", "hermes", "llama", "mistral"] = "auto"  # auto: by the model's chat template
+    max_bodies_bytes: int = Field(256 << 20, ge=1024)  # of all that are being read or wait to be parsed
     max_body_bytes: int = Field(8 << 20, ge=1024)
     body_timeout_s: float = Field(30.0, gt=0)  # for a client to send its whole HTTP body
+    header_timeout_s: float = Field(10.0, gt=0)  # for a client to send a request's HTTP head
+    keep_alive_timeout_s: int = Field(5, ge=1)  # that an HTTP connection may be idle between two requests
+    write_timeout_s: float = Field(30.0, gt=0)  # that a client may leave what it was sent unread
+    max_connections: int = Field(16384, ge=1)  # of HTTP; over it: 503, and the connection closes
+    max_grpc_streams: int = Field(4096, ge=1)  # calls at once in one gRPC connection; further ones wait in the client
     max_buffered_tokens: int = Field(8192, ge=1)  # that a slow client leaves unread, for one request
 
     request_timeout_s: float = Field(600.0, gt=0)  # the longest deadline a request may have

@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 import uvicorn
@@ -20,12 +21,14 @@ from proxy.access.key_store import KeyStore
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.fronts.grpc_server import build_server
+from proxy.fronts.http_connection import HttpConnection
 from proxy.fronts.http_server import build_app
 from security.address import join_host_port
 from security.connection import listen
 
 CLOSE_S = 3.0
 DATE_S = 1.0
+ACCEPTED_AT_ONCE = 64  # connections in one turn of the loop, so that a flood of them leaves turns to others
 logger = logging.getLogger(__name__)
 
 
@@ -42,6 +45,11 @@ class QuietServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._told_to_end = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(socket.SOMAXCONN)  # asyncio has set it to as many as it takes in one turn of the loop
 
     def end(self) -> None:
         self.should_exit = True
@@ -67,7 +75,7 @@ class ProxyServer:
         gate = Gate(keys, core.metrics)
         self._config = config
         self._core = core
-        self._grpc, self._health = build_server(core.service, gate, config.max_body_bytes)
+        self._grpc, self._health = build_server(core.service, gate, config)
         self._http = QuietServer(
             uvicorn.Config(
                 build_app(core.service, core.pool, gate, config),
@@ -79,6 +87,9 @@ class ProxyServer:
                 ssl_certfile=config.tls_cert,
                 ssl_keyfile=config.tls_key,
                 timeout_graceful_shutdown=int(CLOSE_S),
+                http=partial(HttpConnection, config),  # type: ignore[arg-type]  # it makes one for each connection
+                timeout_keep_alive=config.keep_alive_timeout_s,
+                backlog=ACCEPTED_AT_ONCE,
             )
         )
         self._tasks: list[asyncio.Task[None]] = []  # the HTTP server first
@@ -135,7 +146,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen()  # who comes before the server runs waits, and is not refused
+        listener.listen(socket.SOMAXCONN)  # who comes before the server runs waits, and is not refused
     except OSError as error:
         listener.close()
         raise OSError(f"cannot listen on {join_host_port(host, port)}: {error.strerror}") from error

@@ -1,6 +1,6 @@
 """How much a tenant may have each minute: a bucket that fills steadily and holds one minute's worth. Pure.
 
-What is asked is paid for afterwards: a bucket may be overdrawn once, and refuses until it is above zero again.
+What is asked may be paid for afterwards: a bucket may be overdrawn, and refuses until there is one in it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Allowance:
     def wait_s(self, now: float) -> float:
         """0: something may be taken now."""
         balance = self._balance_at(now)
-        return 0.0 if balance > 0 else (1 - balance) * 60.0 / self.per_minute
+        return max(0.0, (1 - balance) * 60.0 / self.per_minute)
 
     def take(self, amount: int, now: float) -> None:
         self._balance = self._balance_at(now) - amount

@@ -8,6 +8,7 @@ from grpc_reflection.v1alpha import reflection
 
 from proxy.access.gate import Gate
 from proxy.access.grpc_gate import GrpcGate
+from proxy.config import ProxyConfig
 from proxy.fronts.inference_servicer import InferenceServicer
 from proxy.fronts.kserve_servicer import KserveServicer
 from proxy.fronts.observe_servicer import ObserveServicer
@@ -19,9 +20,10 @@ INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 KSERVE = kserve_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 
 
-def build_server(service: GenerationService, gate: Gate, max_body_bytes: int) -> tuple[grpc.aio.Server, HealthReport]:
+def build_server(service: GenerationService, gate: Gate, config: ProxyConfig) -> tuple[grpc.aio.Server, HealthReport]:
     options = [
-        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.max_receive_message_length", config.max_body_bytes),
+        ("grpc.max_concurrent_streams", config.max_grpc_streams),
         ("grpc.keepalive_time_ms", 20_000),  # a client that went away without a word is noticed, and its request ended
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # what clients may do in their turn

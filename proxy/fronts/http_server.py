@@ -23,7 +23,7 @@ from proxy.workers.worker_pool import WorkerPool
 
 def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: ProxyConfig) -> FastAPI:
     app = FastAPI(title="pdserve", version="1", docs_url="/docs", redoc_url=None)
-    completions = HttpCompletions(service, BodyReader(config))
+    completions = HttpCompletions(service, BodyReader(config, service.aside))
     models = HttpModels(service)
     status = HttpStatus(service, pool)
     routes: list[tuple[str, str, Callable[..., Awaitable[Response]]]] = [

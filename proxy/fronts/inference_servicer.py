@@ -16,10 +16,9 @@ from proxy.fronts.metadata import (
     read_cache_salt,
     read_kv_mode,
     read_priority,
+    read_slo,
     read_write_back,
-    refuse_headers,
 )
-from proxy.request.generation import Generation
 from proxy.request.generation_request import GenerationRequest, new_request_id
 from proxy.request.priority import NORMAL
 from proxy.request.reading import Reading
@@ -68,11 +67,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> GenerationRequest:
         priority = NORMAL
         try:
-            refuse_headers(metadata)
             priority = read_priority(metadata)
             priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
             tenant = current_caller().tenant
             salt = read_cache_salt(tenant, request.cache_salt if request.HasField("cache_salt") else None)
+            slo = read_slo(metadata)
             mode, writes_back = read_kv_mode(metadata), read_write_back(metadata)
             prompt, sampling = read_prompt(request), read_sampling(request)
         except ApiError as error:
@@ -89,6 +88,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             salt,
             kv_mode=mode,
             writes_back=writes_back,
+            caller=current_caller(),
+            slo=slo,
         )
 
     def _started(self, generation: Reading) -> inference_pb2.GenerateResponse:

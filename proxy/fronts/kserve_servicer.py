@@ -14,7 +14,7 @@ from proxy.errors import ApiError, invalid
 from proxy.fronts.grpc_errors import Context, abort
 from proxy.fronts.kserve_answer import OUTPUTS, Piece, answer, model_metadata, pieces_of
 from proxy.fronts.kserve_request import read_request
-from proxy.fronts.metadata import answer_metadata, read_priority, refuse_headers
+from proxy.fronts.metadata import answer_metadata, read_priority
 from proxy.fronts.openai_request import generation_request
 from proxy.request.event_buffer import FinishedEvent
 from proxy.request.generation_request import new_request_id
@@ -123,7 +123,6 @@ class KserveServicer(kserve_pb2_grpc.GRPCInferenceServiceServicer):
         metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
         priority = NORMAL
         try:
-            refuse_headers(metadata)
             priority = read_priority(metadata)
             read = read_request(request, tuple(OUTPUTS))
             if read.body.streams and not may_stream:

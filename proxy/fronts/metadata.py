@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from proxy.errors import ApiError, ErrorCode, invalid
+from proxy.admission.slo import Slo
+from proxy.errors import invalid
 from proxy.openai.unsupported import shortened
 from proxy.request.kv_mode import KvMode
 from proxy.request.lifecycle import Lifecycle
 from proxy.request.priority import BATCH, INTERACTIVE, LABELS, MAX_LEVEL, Priority
 
 MAX_SALT_LENGTH = 256  # characters
-
-# Those that this server does not follow, and the values that ask for nothing.
-UNSUPPORTED_HEADERS: dict[str, tuple[str, ...]] = {
-    "x-slo-tpot-ms": (),
-    "x-slo-ttft-ms": (),
-}
+MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
-def refuse_headers(headers: Mapping[str, str]) -> None:
-    for name, neutral in UNSUPPORTED_HEADERS.items():
-        if name in headers and headers[name] not in neutral:
-            raise ApiError(
-                ErrorCode.INVALID_ARGUMENT,
-                f"{name}: this header is not supported by this server; leave it out",
-                name,
-                "unsupported_parameter",
-            )
+def read_slo(headers: Mapping[str, str]) -> Slo:
+    """When the client hopes for its first token, and how long for each after it. Raises ApiError."""
+    return Slo(_seconds(headers, "x-slo-ttft-ms"), _seconds(headers, "x-slo-tpot-ms"))
+
+
+def _seconds(headers: Mapping[str, str], name: str) -> float | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not MILLISECONDS.fullmatch(value) or float(value) <= 0:
+        raise invalid(name, f"must be a number of milliseconds above 0, not {shortened(value)!r}")
+    return float(value) / 1e3
 
 
 def read_priority(headers: Mapping[str, str], level: int | None = None) -> Priority:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from proxy.access.gate import current_caller
-from proxy.fronts.metadata import read_cache_salt, read_kv_mode, read_priority, read_write_back
+from proxy.fronts.metadata import read_cache_salt, read_kv_mode, read_priority, read_slo, read_write_back
 from proxy.openai.api import ChatBody, CompletionBody
 from proxy.request.generation_request import GenerationRequest
 
@@ -24,4 +24,6 @@ def generation_request(
         cache_salt=read_cache_salt(current_caller().tenant, body.cache_salt),
         kv_mode=read_kv_mode(headers),
         writes_back=read_write_back(headers),
+        caller=current_caller(),
+        slo=read_slo(headers),
     )

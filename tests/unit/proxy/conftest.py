@@ -15,6 +15,8 @@ import openai
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from proxy.access.caller import Caller
+from proxy.admission.slo import NO_SLO, Slo
 from proxy.config import ProxyConfig
 from proxy.core import Core
 from proxy.model import ServedModel
@@ -22,7 +24,7 @@ from proxy.openai.api import ChatBody, CompletionBody
 from proxy.openai.body import parse
 from proxy.request import sampling as samplings
 from proxy.request.event_buffer import FinishedEvent
-from proxy.request.generation_request import GenerationRequest, new_request_id
+from proxy.request.generation_request import NOBODY, GenerationRequest, new_request_id
 from proxy.request.kv_mode import KvMode
 from proxy.request.lifecycle import Lifecycle
 from proxy.request.priority import NORMAL, Priority
@@ -171,6 +173,8 @@ class Cluster:
         priority: Priority = NORMAL,
         kv_mode: KvMode | None = None,
         writes_back: bool = False,
+        caller: Caller = NOBODY,
+        slo: Slo = NO_SLO,
         **sampling: object,
     ) -> GenerationRequest:
         given = TextPrompt(prompt) if isinstance(prompt, str) else prompt
@@ -183,6 +187,8 @@ class Cluster:
             priority=priority,
             kv_mode=kv_mode,
             writes_back=writes_back,
+            caller=caller,
+            slo=slo,
         )
 
     def metric(self, name: str, **labels: str) -> float:

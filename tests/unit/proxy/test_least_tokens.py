@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -92,6 +92,7 @@ def test_characters_without_a_token_do_not_count() -> None:
     assert least.of("a\0b\a" * 100) == 200 == len(tokenizer.encode("a\0b\a" * 100).ids)
 
 
+@settings(deadline=None)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=200))
 def test_no_text_has_fewer_tokens_than_it_says(model_folder: Path, text: str) -> None:
     tokenizer = Tokenizer.from_file(str(model_folder / "tokenizer.json"))

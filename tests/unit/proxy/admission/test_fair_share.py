@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.request.priority import Priority
@@ -107,6 +107,7 @@ def test_the_work_before_a_newcomer_is_no_more_of_anothers_than_of_its_own() -> 
     assert queue.work_before("b", batch=True) == 100 * 200 + 400
 
 
+@settings(deadline=None)
 @given(
     lengths=st.dictionaries(st.sampled_from("abcd"), st.lists(LENGTHS, min_size=40, max_size=40), min_size=2),
     num_taken=st.integers(1, 40),
@@ -126,6 +127,7 @@ def test_tenants_that_all_wait_get_the_same_work_but_for_one_request(
     assert max(work.values()) - min(work.values()) <= max(size.values())
 
 
+@settings(deadline=None)
 @given(
     flood=st.integers(1, 60),
     num_floods=st.integers(1, 4),
@@ -143,6 +145,7 @@ def test_a_newcomer_waits_for_a_request_of_each_other_tenant_however_many_they_h
     assert "newcomer" in drained(queue)[: num_floods + 1]
 
 
+@settings(deadline=None)
 @given(lengths=st.lists(LENGTHS, min_size=1, max_size=10), own=LENGTHS, others=st.integers(1, 5))
 def test_nobody_is_kept_waiting_by_an_endless_row_of_new_tenants(lengths: list[int], own: int, others: int) -> None:
     queue = new_queue()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.admission.shared_bound import SharedBound
@@ -89,6 +89,7 @@ def test_prompt_tokens_have_a_bound_of_their_own() -> None:
     room.bring("a", 900, NORMAL)
 
 
+@settings(deadline=None)
 @given(
     limit=st.integers(1, 50),
     steps=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-20, 20)), max_size=100),
@@ -107,6 +108,7 @@ def test_what_is_taken_adds_up_and_stays_below_twice_the_limit(limit: int, steps
         assert max(taken.values()) <= limit
 
 
+@settings(deadline=None)
 @given(limit=st.integers(1, 50), sizes=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9)), max_size=99))
 def test_a_newcomer_finds_room_for_half_of_what_is_free(limit: int, sizes: list[tuple[str, int]]) -> None:
     bound = SharedBound()
