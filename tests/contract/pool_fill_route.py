@@ -70,6 +70,8 @@ class PoolFillRoute:
         self._source.offers.advance(now=1e6)
 
     async def give_up(self) -> None:
+        """Late bytes come first, as `PoolReadRoute` says of nodes."""
+        await until(lambda: self._node.ring.counts().free == len(self._node.ring.memory))
         await self.let_leases_end()
 
     async def check_nothing_is_held(self) -> None:
