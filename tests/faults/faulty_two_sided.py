@@ -130,6 +130,7 @@ class StrandedTwoSided(TwoSidedTransport):
             super().join(invitation)
 
     def die(self, silently: bool) -> None:
+        self._closed = True  # a late Join starts nothing any more
         if not silently:
             self._communicators.abort_all()
         for strand in self._strands.of(self._incarnation):
