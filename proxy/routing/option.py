@@ -28,14 +28,13 @@ class Option:
 
 def pairs(prefills: Sequence[WorkerLink], decodes: Sequence[WorkerLink], view: View, failed: Set[Path]) -> list[Option]:
     """Every two that have a transport in common."""
-    views = {link.incarnation: view(link) for link in [*prefills, *decodes]}
     options = []
     for prefill in prefills:
         for decode in decodes:
             path = choose_path(prefill.member, decode.member, failed)
             if path is not None:
                 is_remote = prefill.member.node != decode.member.node
-                candidate = Candidate(views[prefill.incarnation], views[decode.incarnation], is_remote)
+                candidate = Candidate(view(prefill), view(decode), is_remote)
                 options.append(Option(prefill, decode, candidate, path.transport))
     return options
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from proxy.request.job import Job
@@ -21,6 +22,10 @@ class Room:
 
     def is_long(self, job: Job) -> bool:
         return len(job.prompt_ids) > self.long_prompt_tokens
+
+    def is_anywhere(self, links: Iterable[WorkerLink], job: Job) -> bool:
+        """Whether one of them could compute the prompt."""
+        return any(self._for_prompt(link, job) for link in links)
 
     def is_in(self, option: Option, job: Job) -> bool:
         """Whoever is alone computes the prompt."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import cache
 
 from proxy.config import ProxyConfig
 from proxy.metrics import ProxyMetrics
@@ -69,18 +70,19 @@ class Router:
         self, job: Job, asked: Constraints, decodes: Sequence[WorkerLink], *, is_pooled: bool, gated: bool
     ) -> tuple[Option | None, str | None]:
         """And why a decode worker computes the prompt, where one does."""
-        view = self._view_of(job)
-        alone: Sequence[Option] = decodes_alone(decodes, view)
+        view = cache(self._view_of(job))
         reason = asked.local_reason or (ASKED if job.kv_mode is KvMode.LOCAL else None)
         if asked.prompt_in_pool:
-            return self._best(alone, job, asked), None
+            return self._best(decodes_alone(decodes, view), job, asked), None
         prefills = self._pool.prefill_links() if reason is None else []
+        if gated and not self.room.is_anywhere([*prefills, *decodes], job):
+            return None, None  # at once: in a flood this is asked for each request that comes
         if is_pooled and prefills:
             has_decode = not gated or any(self.room.for_stream(link, job) for link in decodes)
             options = prefills_alone(prefills, view) if has_decode else []
             return self._best(self._open(options, job, gated=gated), job, asked), None
         together = pairs(prefills, decodes, view, asked.failed)
-        alone = self._open(alone, job, gated=gated)
+        alone = self._open(decodes_alone(decodes, view), job, gated=gated)
         if not together:
             return self._best(alone, job, asked), reason or NO_PREFILL_WORKER
         return self._pair_or_alone(together, alone, job, asked, gated=gated)

@@ -268,7 +268,7 @@ class TestBatch:
         await cluster.submit("batch", priority=BATCH)
         await settle(cluster)
         assert cluster.prefill.starts.empty()
-        cluster.prefill.report(num_waiting=1)
+        cluster.prefill.report(num_running=1, num_waiting=1)
         assert (await next_prompt(cluster.prefill))[0] == "batch"
 
     async def test_a_batch_request_gets_its_turn_though_interactive_ones_keep_coming(
