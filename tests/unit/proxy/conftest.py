@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from proxy.access.caller import Caller
+from proxy.access.key_store import KeyStore
 from proxy.admission.slo import NO_SLO, Slo
 from proxy.config import ProxyConfig
 from proxy.core import Core
@@ -34,6 +35,7 @@ from proxy.text import prompt as prompts
 from proxy.text.prompt import Prompt, TextPrompt
 from proxy.workers.worker_link import LinkTimes
 from rpc import control_pb2, worker_pb2
+from security.server_certificate import server_credentials
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker
 
 EOS = 256
@@ -101,7 +103,8 @@ class Cluster:
         self.controller.publish(self.workers)
         self.proxy = Core(self._config, self._model, self.controller.address, self._times)
         if fronts:
-            self.server = ProxyServer(self._config, self.proxy)
+            tls = server_credentials(self._config.tls_cert, self._config.tls_key)
+            self.server = ProxyServer(self._config, self.proxy, KeyStore.open(self._config.keys_file), tls)
             self.addresses = await self.server.start()
             self._running.push_async_callback(self.server.stop)
         else:
