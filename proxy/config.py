@@ -44,7 +44,7 @@ class ProxyConfig(BaseModel):
     handoff_tokens: float = Field(48.0, ge=0)  # what agreeing on a hand-off costs
     local_prefill: Literal["by_cost", "if_needed"] = "by_cost"  # when decode workers compute prompts themselves
     local_prefill_weight: float = Field(4.0, ge=1)  # of a token computed there, beside the streams
-    prefix_index_blocks: int = Field(262_144, ge=1)  # of the workers' caches that are known here; about 200 bytes each
+    prefix_index_blocks: int = Field(262_144, ge=1)  # of the workers' caches that are known here; about 150 bytes each
     tool_call_format: Literal["auto", "hermes", "llama", "mistral"] = "auto"  # auto: by the model's chat template
     max_bodies_bytes: int = Field(256 << 20, ge=1024)  # of all that are being read or wait to be parsed
     max_body_bytes: int = Field(8 << 20, ge=1024)

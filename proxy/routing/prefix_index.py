@@ -83,11 +83,13 @@ class PrefixIndex:
             self.num_blocks -= len(held.hashes)
 
     def _keep_bound(self) -> None:
-        while self.num_blocks > self._max_blocks:
+        while (num_over := self.num_blocks - self._max_blocks) > 0:
             largest = max(self._workers.values(), key=lambda held: len(held.hashes))
-            largest.hashes.popitem(last=False)
-            self.num_blocks -= 1
-            self.num_evicted += 1
+            num_evicted = max(1, num_over // len(self._workers))  # at least its share: it has the most
+            for _ in range(num_evicted):
+                largest.hashes.popitem(last=False)
+            self.num_blocks -= num_evicted
+            self.num_evicted += num_evicted
 
 
 def _split(hashes: bytes) -> list[bytes]:

@@ -285,7 +285,7 @@ class TestBatch:
     async def test_in_a_flood_of_5000_an_interactive_request_is_the_next_to_be_sent(
         self, make_cluster: MakeCluster
     ) -> None:
-        cluster = await make_cluster(max_queued_requests=8192)
+        cluster = await make_cluster(max_queued_requests=8192, silent_s=60.0)
         for i in range(5000):
             await cluster.submit(f"batch {i}", priority=BATCH)
             await asyncio.sleep(0)
