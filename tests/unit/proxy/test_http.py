@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from rpc import worker_pb2
-from tests.unit.proxy.conftest import Cluster, MakeCluster, collect, events
+from tests.unit.proxy.conftest import Cluster, MakeCluster, collect, events, strict_json
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeWorker
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -121,6 +121,47 @@ async def test_the_headers_say_who_served_it(served: Cluster, http: httpx.AsyncC
     )
     names = ("x-request-id", "x-prefill-worker", "x-decode-worker", "x-path", "x-cached-tokens")
     assert [response.headers[name] for name in names] == ["mine", "prefill-0", "decode-0", "p2p", "1"]
+
+
+async def test_each_token_reaches_the_client_before_the_next_one_is_said(
+    served: Cluster, http: httpx.AsyncClient
+) -> None:
+    """Field report D21: nothing on the way collects a stream."""
+    body = {"prompt": "hi", "stream": True}
+    texts = ""
+    async with asyncio.TaskGroup() as group, asyncio.timeout(PATIENCE_S):
+        starting = group.create_task(served.starts())
+        sending = http.send(http.build_request("POST", "/v1/completions", json=body), stream=True)
+        answering = group.create_task(sending)
+        _, start = await starting
+        served.decode.say(start, b"a")
+        response = await answering
+        lines = response.aiter_lines()
+        for index in range(1, 4):
+            while not (line := await anext(lines)):
+                continue
+            texts += strict_json(line[6:])["choices"][0]["text"]
+            served.decode.say(start, b"a", index=index, finish="length" if index == 3 else "")
+        await response.aclose()
+    assert texts == "aaa"
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-cache", "no")
+
+
+async def test_a_second_client_with_the_same_id_and_body_reads_the_same_answer(
+    served: Cluster, http: httpx.AsyncClient
+) -> None:
+    headers, body = {"x-request-id": "mine"}, {"prompt": "hi"}
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        asking = [group.create_task(http.post("/v1/completions", json=body, headers=headers)) for _ in range(2)]
+        _, start = await served.starts()
+        other = await http.post("/v1/completions", json={"prompt": "ho"}, headers=headers)
+        served.decode.say(start, b"a", finish="length")
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "duplicate_request")
+    first, second = (task.result() for task in asking)
+    assert first.json()["choices"] == second.json()["choices"]
+    assert first.json()["usage"] == second.json()["usage"]
+    assert served.prefill.starts.empty()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bench.chaos.relay import Relay
 from proxy.routing.prefix_index import PrefixIndex
 from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_link import LinkEvent, LinkLost, LinkTimes, WorkerLink
@@ -54,6 +55,24 @@ async def test_a_controller_that_does_not_answer_is_asked_again(caplog: pytest.L
     assert "is away (no answer within 0.05 s)" in caplog.text
     watching.cancel()
     server.close()
+
+
+async def test_what_changed_while_the_controller_was_paused_is_heard_when_it_goes_on(
+    controller: FakeController, worker: FakeWorker
+) -> None:
+    """Field report D15: it answers nothing for a while, and no connection breaks."""
+    relay = Relay("127.0.0.1", int(controller.address.rpartition(":")[2]))
+    await relay.start()
+    seen: asyncio.Queue[control_pb2.Members] = asyncio.Queue()
+    watching = asyncio.create_task(MembershipWatch(f"127.0.0.1:{relay.port}", "proxy", seen.put_nowait).run())
+    async with asyncio.timeout(PATIENCE_S):
+        assert not (await seen.get()).members
+        relay.stall()
+        controller.publish([worker])
+        relay.flow()
+        assert [member.worker for member in (await seen.get()).members] == [worker.name]
+    watching.cancel()
+    await relay.close()
 
 
 async def test_a_worker_that_left_has_a_limited_time_to_end_what_it_runs(worker: FakeWorker) -> None:
