@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.replay import Replay, Result, Setting, num_tokens, shared_hit_rate
+from bench.table import markdown_table
 from bench.trace import TracedRequest, read_trace
 from proxy.routing.cost import Candidate
 from proxy.routing.policy import POLICIES, Policy, Question
 
-HEAD = (
-    "| policy | hit rate | of one shared cache's | tokens computed, busiest / mean | requests, busiest / mean "
-    "| wait p50 | p99 |\n|---|---:|---:|---:|---:|---:|---:|"
+HEADINGS = (
+    *("policy", "hit rate", "of one shared cache's", "tokens computed, busiest / mean"),
+    *("requests, busiest / mean", "wait p50", "p99"),
 )
 
 
@@ -29,10 +30,15 @@ def _num_cached(candidate: Candidate) -> int:
 COMPARED: dict[str, Policy] = {**POLICIES, "longest prefix only": longest_prefix_only}
 
 
-def row(name: str, result: Result, shared: float) -> str:
+def row(name: str, result: Result, shared: float) -> tuple[str, ...]:
     return (
-        f"| {name} | {result.hit_rate:.1%} | {result.hit_rate / shared:.1%} | {result.token_imbalance:.2f} "
-        f"| {result.request_imbalance:.2f} | {result.wait_p50_s:.1f} s | {result.wait_p99_s:.1f} s |"
+        name,
+        f"{result.hit_rate:.1%}",
+        f"{result.hit_rate / shared:.1%}",
+        f"{result.token_imbalance:.2f}",
+        f"{result.request_imbalance:.2f}",
+        f"{result.wait_p50_s:.1f} s",
+        f"{result.wait_p99_s:.1f} s",
     )
 
 
@@ -59,13 +65,11 @@ def main() -> None:
     setting = Setting(tokens_per_s=arguments.tokens_per_s, seed=arguments.seed)
     requests = read_trace(arguments.requests)
     shared = shared_hit_rate(requests, setting)
-    lines = [headline(requests, shared, setting), HEAD]
-    print("\n".join(lines), flush=True)
-    for name, policy in COMPARED.items():
-        lines.append(row(name, Replay(policy, setting).run(requests), shared))
-        print(lines[-1], flush=True)
+    rows = [row(name, Replay(policy, setting).run(requests), shared) for name, policy in COMPARED.items()]
+    report = f"{headline(requests, shared, setting)}\n{markdown_table(HEADINGS, rows)}"
+    print(report, end="")
     if arguments.output is not None:
-        arguments.output.write_text("\n".join(lines) + "\n")
+        arguments.output.write_text(report)
 
 
 if __name__ == "__main__":
