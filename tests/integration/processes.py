@@ -27,6 +27,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import proxy.__main__
 from cluster.spec import ROLES, RoleName
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from security.cluster_tls import ClusterTls
+from security.pinned import pinned_context
 from tests.hosts import HERE, Host
 from tests.integration import worker_main
 from tests.integration.fork_server import ForkedProcess, Say
@@ -38,14 +40,16 @@ START_TIMEOUT_S = 60.0
 class StaticController(control_pb2_grpc.MembershipServicer):
     """Tells every proxy the members it was given, and again after each change."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, tls: Path | None) -> None:
         self._members: list[control_pb2.Member] = []
         self._pool_nodes: list[control_pb2.Member] = []
         self._version = 1
         self._changed = threading.Condition()
         self._server = grpc.server(ThreadPoolExecutor(8))
         control_pb2_grpc.add_MembershipServicer_to_server(self, self._server)
-        self.address = f"{host}:{self._server.add_insecure_port(f'{host}:0')}"
+        credentials = ClusterTls.read(tls).server
+        listen = self._server.add_insecure_port if credentials is None else self._server.add_secure_port
+        self.address = f"{host}:{listen(f'{host}:0', *([] if credentials is None else [credentials]))}"
         self._server.start()
 
     def set_members(self, members: list[control_pb2.Member], pool_nodes: Sequence[control_pb2.Member] = ()) -> None:
@@ -149,9 +153,10 @@ class Processes:
     workers: list[WorkerProcess] = field(default_factory=list)
     pool_nodes: list[WorkerProcess] = field(default_factory=list)
     own_address: str = HERE.address  # by which the hosts reach this process
+    tls: Path | None = None  # certificates, for what is inside and for the proxy's ports
 
     def __post_init__(self) -> None:
-        self.controller = StaticController(self.own_address)
+        self.controller = StaticController(self.own_address, self.tls)
         self.http = ""
         self.grpc = ""
         self._proxy: ForkedProcess | None = None
@@ -199,6 +204,7 @@ class Processes:
         self.publish()
 
     def _start(self, spec: dict[str, Any], host: Host) -> WorkerProcess:
+        spec = spec if self.tls is None else spec | {"tls": str(self.tls)}
         log = self.log_dir / f"{spec['incarnation']}.log"
         described = json.dumps(spec)
         process = ForkedProcess(partial(run_on, host, worker_main.run), described, log)
@@ -235,14 +241,24 @@ class Processes:
             "grpc-port": grpc_port,
             "local-prefill": "if_needed",  # a test's few tokens are handed over too, unless it says otherwise
         }
+        if self.tls is not None:
+            self.http = self.http.replace("http:", "https:")
+            options |= {"cluster-tls": self.tls, "tls-cert": self.certificate, "tls-key": self.tls / "server.key"}
         given = [*(f"--{key}={value}" for key, value in options.items()), *arguments]
         log = self.log_dir / "proxy.log"
         self._proxy = ForkedProcess(partial(run_on, host, run_proxy), json.dumps(given), log)
         wait_until(self.is_ready, START_TIMEOUT_S)
 
+    @property
+    def certificate(self) -> Path:
+        """That clients of the proxy see."""
+        assert self.tls is not None
+        return self.tls / "server.crt"
+
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.http}/ready", timeout=2).status_code == 200
+            trust = True if self.tls is None else pinned_context(self.certificate)
+            return httpx.get(f"{self.http}/ready", timeout=2, verify=trust).status_code == 200
         except httpx.TransportError:
             return False
 
