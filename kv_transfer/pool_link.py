@@ -97,6 +97,7 @@ class PoolLink:
         Raises one of NODE_FAILED, also as soon as another call shows that the node does not answer.
         """
         task = asyncio.get_running_loop().create_task(call)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may be gone by then
         self._asking.add(task)
         try:
             while not task.done():
