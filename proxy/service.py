@@ -10,6 +10,7 @@ import logging
 import re
 from functools import partial
 
+from proxy.access.caller import Caller
 from proxy.admission.aside import Aside
 from proxy.admission.entrance import Entrance
 from proxy.config import ProxyConfig
@@ -98,6 +99,10 @@ class GenerationService:
             return False
         running.generation.cancel("the request was aborted")
         return True
+
+    def check_room(self, caller: Caller, priority: Priority) -> None:
+        """A flood is refused before it is read. Raises ApiError."""
+        self._entrance.check_room(caller, priority)
 
     def check_model(self, name: str | None) -> None:
         if name and name != self.model.name:

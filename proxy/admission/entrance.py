@@ -51,12 +51,14 @@ class Entrance(Generic[T]):
         self._check_rates(caller)
         self._check_queued(caller, priority, num_choices)
         self._check_slo(caller, priority, slo)
-        try:
-            self._queue.room.enter(caller.tenant, num_choices, priority)
-        except RoomFull as full:
-            raise self._busy(f"the server is busy: {full}", "queue_full", caller, priority) from full
+        self._enter(caller, priority, num_choices)
         self.rates.asked(caller)
         return Visit(caller, priority, num_choices)
+
+    def check_room(self, caller: Caller, priority: Priority) -> None:
+        """Before the request itself is read: whether it could get a place now. Raises ApiError."""
+        self._enter(caller, priority, 1)
+        self._queue.room.leave(caller.tenant, 1, 0)
 
     def bring(self, visit: Visit, num_tokens: int) -> None:
         """Its prompts, now that they are counted; it keeps its places. Raises ApiError."""
@@ -75,6 +77,12 @@ class Entrance(Generic[T]):
     def leave(self, visit: Visit) -> None:
         """Without having used its places."""
         self._queue.room.leave(visit.caller.tenant, visit.num_places, visit.num_tokens)
+
+    def _enter(self, caller: Caller, priority: Priority, num_places: int) -> None:
+        try:
+            self._queue.room.enter(caller.tenant, num_places, priority)
+        except RoomFull as full:
+            raise self._busy(f"the server is busy: {full}", "queue_full", caller, priority) from full
 
     def _check_rates(self, caller: Caller) -> None:
         wait_s = self.rates.wait_s(caller)

@@ -255,6 +255,11 @@ class Processes:
         assert self.tls is not None
         return self.tls / "server.crt"
 
+    @property
+    def proxy_pid(self) -> int:
+        assert self._proxy is not None
+        return self._proxy.pid
+
     def is_ready(self) -> bool:
         try:
             trust = True if self.tls is None else pinned_context(self.certificate)
