@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from proxy.access.gate import Gate
@@ -17,13 +18,19 @@ from proxy.fronts.http_completions import HttpCompletions
 from proxy.fronts.http_generation import error_response
 from proxy.fronts.http_models import HttpModels
 from proxy.fronts.http_status import HttpStatus
+from proxy.fronts.http_tokens import HttpTokens
+from proxy.fronts.openapi import document
 from proxy.service import GenerationService
 from proxy.workers.worker_pool import WorkerPool
 
 
 def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: ProxyConfig) -> FastAPI:
-    app = FastAPI(title="pdserve", version="1", docs_url="/docs", redoc_url=None)
-    completions = HttpCompletions(service, BodyReader(config, service.aside))
+    app = FastAPIOffline(title="pdserve", docs_url="/docs", redoc_url=None, static_url="/docs/static")
+    described = document()
+    app.openapi = lambda: described  # type: ignore[method-assign]  # FastAPI's way to have one's own description
+    bodies = BodyReader(config, service.aside)
+    completions = HttpCompletions(service, bodies)
+    tokens = HttpTokens(service, bodies)
     models = HttpModels(service)
     status = HttpStatus(service, pool)
     routes: list[tuple[str, str, Callable[..., Awaitable[Response]]]] = [
@@ -31,6 +38,8 @@ def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: 
         ("POST", "/v1/chat/completions", completions.chat_completions),
         ("GET", "/v1/models", models.models),
         ("GET", "/v1/models/{name:path}", models.model),
+        ("POST", "/tokenize", tokens.tokenize),
+        ("POST", "/detokenize", tokens.detokenize),
         ("GET", "/health", status.health),
         ("GET", "/ready", status.ready),
         ("GET", "/metrics", status.metrics),

@@ -21,9 +21,26 @@ def read_prompt(request: inference_pb2.GenerateRequest) -> Prompt:
         case "token_ids":
             return TokenPrompt(tuple(request.token_ids.ids))
         case "chat":
-            return ChatPrompt(tuple(ChatMessage(m.role, m.content) for m in request.chat.messages))
+            return _chat(request.chat)
         case _:
             raise invalid("prompt", "one of text, token_ids and chat must be set")
+
+
+def read_text_or_chat(request: inference_pb2.TokenizeRequest) -> TextPrompt | ChatPrompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            adds_special_tokens = request.add_special_tokens or not request.HasField("add_special_tokens")
+            return TextPrompt(request.text, adds_special_tokens)
+        case "chat":
+            if request.HasField("add_special_tokens"):
+                raise invalid("add_special_tokens", "only with text")
+            return _chat(request.chat)
+        case _:
+            raise invalid("prompt", "one of text and chat must be set")
+
+
+def _chat(chat: inference_pb2.ChatMessages) -> ChatPrompt:
+    return ChatPrompt(tuple(ChatMessage(m.role, m.content) for m in chat.messages))
 
 
 def read_sampling(request: inference_pb2.GenerateRequest) -> Sampling:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from proxy.access.gate import current_caller
 from proxy.errors import ApiError, invalid
 from proxy.fronts.grpc_errors import Context, abort
-from proxy.fronts.inference_messages import read_prompt, read_sampling, response_message
+from proxy.fronts.inference_messages import read_prompt, read_sampling, read_text_or_chat, response_message
 from proxy.fronts.metadata import (
     answer_metadata,
     read_cache_salt,
@@ -19,6 +19,7 @@ from proxy.fronts.metadata import (
     read_slo,
     read_write_back,
 )
+from proxy.fronts.tokenization import Tokenization
 from proxy.request.generation_request import GenerationRequest, new_request_id
 from proxy.request.priority import NORMAL
 from proxy.request.reading import Reading
@@ -29,6 +30,7 @@ from rpc import inference_pb2, inference_pb2_grpc
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     def __init__(self, service: GenerationService) -> None:
         self._service = service
+        self._tokenization = Tokenization(service)
 
     async def Generate(  # noqa: N802  gRPC's name
         self, request: inference_pb2.GenerateRequest, context: Context
@@ -61,6 +63,25 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         model = self._service.model
         served = inference_pb2.Model(name=model.name, max_model_len=self._service.max_model_len, created=model.created)
         return inference_pb2.ListModelsResponse(models=[served])
+
+    async def Tokenize(  # noqa: N802
+        self, request: inference_pb2.TokenizeRequest, context: Context
+    ) -> inference_pb2.TokenizeResponse:
+        try:
+            ids = await self._tokenization.to_ids(request.model, read_text_or_chat(request))
+        except ApiError as error:
+            await abort(context, error, "")
+        tokens = map(self._service.model.tokenizer.token_bytes, ids)
+        return inference_pb2.TokenizeResponse(ids=ids, max_model_len=self._service.max_model_len, tokens=tokens)
+
+    async def Detokenize(  # noqa: N802
+        self, request: inference_pb2.DetokenizeRequest, context: Context
+    ) -> inference_pb2.DetokenizeResponse:
+        try:
+            text = await self._tokenization.to_text(request.model, request.ids)
+        except ApiError as error:
+            await abort(context, error, "")
+        return inference_pb2.DetokenizeResponse(text=text)
 
     def _request(
         self, request: inference_pb2.GenerateRequest, request_id: str, metadata: dict[str, str], context: Context
