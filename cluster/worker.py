@@ -114,16 +114,20 @@ class Worker:
         return Addresses(join_host_port(spec.host, port), metrics, socket.gethostname(), tuple(kv.transports))
 
     def load(self) -> worker_pb2.Load:
-        load = self._started.engine.load
+        load = self.engine.load
         return worker_pb2.Load(
             num_running=load.num_open - load.num_waiting,
             num_waiting=load.num_waiting,
             num_queued_tokens=load.num_uncomputed_tokens,
-            num_blocks=self._started.engine.engine.pool.num_blocks,
+            num_blocks=self.engine.engine.pool.num_blocks,
             num_free_blocks=load.blocks.free + load.blocks.cached,
             admitting=self._admission.admits,
             stuck=self._admission.is_stuck,
         )
+
+    @property
+    def engine(self) -> EngineThread:
+        return self._started.engine
 
     @property
     def uptime_s(self) -> float:

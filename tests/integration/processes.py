@@ -249,11 +249,10 @@ class Processes:
         self._proxy = ForkedProcess(partial(run_on, host, run_proxy), json.dumps(given), log)
         wait_until(self.is_ready, START_TIMEOUT_S)
 
-    @property
-    def certificate(self) -> Path:
-        """That clients of the proxy see."""
-        assert self.tls is not None
-        return self.tls / "server.crt"
+    def kill_proxy(self) -> None:
+        assert self._proxy is not None
+        self._proxy.kill()
+        self._proxy.wait()
 
     @property
     def proxy_pid(self) -> int:

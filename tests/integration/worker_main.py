@@ -10,12 +10,17 @@ import json
 import logging
 import signal
 import sys
+import threading
 from dataclasses import asdict
 
 from cluster.pool_process import PoolNodeProcess
 from cluster.spec import PoolNodeSpec, WorkerSpec
 from cluster.worker import Worker
+from engine.engine_thread import EngineThread
 from tests.integration.fork_server import Say
+
+
+DRAIN_S = 2.0  # after SIGTERM
 
 
 def run(spec: str, say: Say) -> None:
@@ -29,8 +34,24 @@ async def _serve(spec: str, say: Say) -> None:
     say(json.dumps({**asdict(addresses), "incarnation": worker.spec.incarnation}))
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    if isinstance(worker, Worker):
+        _hang_when_told(worker.engine)
     await stopped.wait()
+    await worker.drain(DRAIN_S)
     await worker.stop()
+
+
+def _hang_when_told(engine: EngineThread) -> None:
+    """SIGUSR1 hangs the engine's thread, and nothing else, until SIGUSR2."""
+    released = threading.Event()
+
+    def hang() -> None:
+        released.clear()
+        engine.tell(lambda _: released.wait())
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, hang)
+    loop.add_signal_handler(signal.SIGUSR2, released.set)
 
 
 def make_process(spec: str) -> Worker | PoolNodeProcess:
