@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import ClusterState
 from deploy.errors import CommandError
 from deploy.processes import ProcessReference, reference
@@ -33,7 +34,7 @@ def start_prometheus(state: ClusterState, environment: Mapping[str, str]) -> Pro
     folder = Path(state.folder) / "prometheus"
     folder.mkdir()
     settings = folder / "prometheus.yml"
-    settings.write_text(settings_for(state.http_url))
+    settings.write_text(settings_for(state, ClusterAccess.of(state)))
     with (state.log_dir / "prometheus.log").open("ab") as log:
         process = subprocess.Popen(
             [
@@ -51,10 +52,25 @@ def start_prometheus(state: ClusterState, environment: Mapping[str, str]) -> Pro
     return reference(process.pid)
 
 
-def settings_for(http_url: str) -> str:
-    """The shipped settings, with targets from the proxy at `http_url`."""
+def settings_for(state: ClusterState, access: ClusterAccess) -> str:
+    """The shipped settings, with targets from this cluster's proxy; its key goes to the proxy only."""
     settings = yaml.safe_load(SETTINGS_FILE.read_text())
-    for job in settings["scrape_configs"]:
-        for discovery in job["http_sd_configs"]:
-            discovery["url"] = f"{http_url}/prometheus/targets"
+    (job,) = settings["scrape_configs"]
+    for discovery in job["http_sd_configs"]:
+        discovery.update(url=f"{state.http_url}/prometheus/targets", **_locks(state, access))
+    if _locks(state, access):
+        of_proxy = {"source_labels": ["role"], "regex": "proxy"}
+        scheme = state.http_url.partition(":")[0]
+        workers = {**job, "job_name": "pdserve-workers", "relabel_configs": [{**of_proxy, "action": "drop"}]}
+        job.update(relabel_configs=[{**of_proxy, "action": "keep"}], scheme=scheme, **_locks(state, access))
+        settings["scrape_configs"].append(workers)
     return yaml.safe_dump(settings, sort_keys=False)
+
+
+def _locks(state: ClusterState, access: ClusterAccess) -> dict[str, object]:
+    locks: dict[str, object] = {}
+    if state.operator_key_file is not None:
+        locks["authorization"] = {"credentials_file": state.operator_key_file}
+    if state.tls_cert is not None and access.proxy is not None:
+        locks["tls_config"] = {"ca_file": state.tls_cert, "server_name": access.proxy.server_name}
+    return locks

@@ -18,6 +18,7 @@ from cluster.fleet import WorkerState
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses, Member
 from deploy.cli import app
+from deploy.cluster_access import ClusterAccess
 from deploy.cluster_folder import keep_logs, make_folder
 from deploy.cluster_report import worker_part
 from deploy.commands.scale import growth_first, parse_sizes
@@ -27,6 +28,7 @@ from deploy.launch import reachable
 from deploy.prometheus import SETTINGS_FILE, settings_for
 from deploy.ray_process import CONSOLE_ADVICE, last_lines
 from rpc import worker_pb2
+from tests.unit.deploy.test_cluster_state import state
 
 
 def options(**changes: object) -> UpOptions:
@@ -139,8 +141,8 @@ def test_an_error_for_people_is_one_message_and_another_keeps_its_traceback(
 
 
 def test_prometheus_scrapes_the_cluster_s_own_proxy() -> None:
-    settings = yaml.safe_load(settings_for("http://127.0.0.1:1234"))
-    assert settings["scrape_configs"][0]["http_sd_configs"][0]["url"] == "http://127.0.0.1:1234/prometheus/targets"
+    settings = yaml.safe_load(settings_for(state(), ClusterAccess(None, None, None, ())))
+    assert settings["scrape_configs"][0]["http_sd_configs"][0]["url"] == "http://[::1]:8000/prometheus/targets"
     shipped = yaml.safe_load(SETTINGS_FILE.read_text())
     assert shipped["scrape_configs"][0]["http_sd_configs"][0]["url"] == "http://127.0.0.1:8000/prometheus/targets"
 
