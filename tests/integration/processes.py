@@ -259,6 +259,12 @@ class Processes:
         assert self._proxy is not None
         return self._proxy.pid
 
+    @property
+    def certificate(self) -> Path:
+        """That clients of the proxy see."""
+        assert self.tls is not None
+        return self.tls / "server.crt"
+
     def is_ready(self) -> bool:
         try:
             trust = True if self.tls is None else pinned_context(self.certificate)

@@ -19,7 +19,6 @@ from cluster.worker import Worker
 from engine.engine_thread import EngineThread
 from tests.integration.fork_server import Say
 
-
 DRAIN_S = 2.0  # after SIGTERM
 
 
