@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from engine.fake_runner import FakeModel, FakeRunner
 from rpc import inference_pb2
 from tests.fake_model import write_fake_model
-from tests.integration.processes import Processes, WorkerProcess, wait_until
+from tests.integration.processes import Processes, WorkerProcess, metric_value, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     try:
         processes.start_workers(prefill=1, decode=2)
         processes.start_pool_node()
-        processes.start_proxy()
+        processes.start_proxy("--local-prefill=by_cost")
         yield processes
     finally:
         processes.stop()
@@ -80,7 +81,7 @@ def only(cluster: Processes, *names: str, transport: str = "nixl") -> None:
 def served_by(cluster: Processes) -> tuple[str, ...]:
     """Nobody while the proxy is between two memberships."""
     try:
-        _, finished = cluster.generate([97, 98], 1)
+        _, finished = cluster.generate([97, 98], 1, kv_mode="p2p")
     except grpc.RpcError:
         return ()
     return tuple(name for name in (finished.prefill_worker, finished.decode_worker) if name)
@@ -175,3 +176,25 @@ def test_half_a_prompt_is_found_when_half_of_it_was_asked_before(cluster: Proces
     assert ask(cluster, prompt).usage.cached_tokens == 0
     half_new = prompt[: 4 * BLOCK] + prompt_of(4 * BLOCK, seed=6)
     assert ask(cluster, half_new).usage.cached_tokens == 4 * BLOCK
+
+
+def test_a_prompt_comes_back_to_where_its_kv_is(cluster: Processes) -> None:
+    """The proxy hears of it from the workers, and nothing is handed over then."""
+    cluster.publish()  # all of them are members
+    prompt = prompt_of(3 * CHUNK + 1, "comes back")
+
+    def answer() -> inference_pb2.Finished:
+        ids, finished = cluster.generate(prompt, NUM_TOKENS)
+        assert ids == FakeRunner.expected(prompt, NUM_TOKENS)
+        return finished
+
+    first = answer()
+    assert (first.path, first.usage.cached_tokens) == ("p2p", 0)
+    wait_until(lambda: answer().path == "local", 10)
+    for _ in range(4):
+        again = answer()
+        assert (again.path, again.prefill_worker) == ("local", "")
+        assert again.usage.cached_tokens == full_blocks(len(prompt))
+    count = partial(metric_value, f"{cluster.http}/metrics")
+    assert count("pdserve_local_prefill_total", reason="cached_on_decode") >= 5
+    assert count("pdserve_prefix_index_hits_total") >= 5 * full_blocks(len(prompt)) // BLOCK
