@@ -7,7 +7,6 @@ from functools import partial
 
 from fastapi import Request, Response
 
-from proxy.access.gate import current_caller
 from proxy.errors import ApiError
 from proxy.fronts.http_body import BodyReader
 from proxy.fronts.http_generation import HttpGeneration, error_response
@@ -38,7 +37,6 @@ class HttpCompletions:
         priority = NORMAL
         try:
             priority = read_priority(request.headers)
-            self._service.check_room(current_caller(), priority)
             read = partial(self._parse, request.headers, request_id, kind)
             body, generation, tool_calling = await self._bodies.read(request, read)
         except ApiError as error:

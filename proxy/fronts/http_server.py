@@ -17,6 +17,7 @@ from proxy.fronts.http_body import BodyReader
 from proxy.fronts.http_completions import HttpCompletions
 from proxy.fronts.http_generation import error_response
 from proxy.fronts.http_models import HttpModels
+from proxy.fronts.http_shed import HttpShed
 from proxy.fronts.http_status import HttpStatus
 from proxy.fronts.http_tokens import HttpTokens
 from proxy.fronts.openapi import document
@@ -47,6 +48,7 @@ def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: 
     ]
     for method, path, endpoint in routes:
         app.add_api_route(path, endpoint, methods=[method])
+    app.add_middleware(HttpShed, service=service)  # those added later stand before it
     app.add_middleware(HttpGate, gate=gate, open_metrics=config.open_metrics)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_fault)

@@ -17,6 +17,7 @@ from proxy.request.priority import NORMAL
 from proxy.routing.queue import Asked, RequestQueue
 from proxy.text.prompt import TokenPrompt
 from tests.unit.proxy.conftest import Cluster, MakeCluster
+from tests.unit.proxy.fake_worker import PATIENCE_S
 
 
 def caller(tenant: str, **limits: int) -> Caller:
@@ -203,3 +204,19 @@ class TestSlo:
 async def test_token_ids_that_are_too_many_are_refused_before_they_wait(cluster: Cluster) -> None:
     with pytest.raises(ApiError, match="100000 tokens are too many"):
         await cluster.submit(TokenPrompt((1,) * 100_000))
+
+
+async def test_a_full_queue_refuses_before_the_body_is_there(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(prefill=0, dispatch_ahead=1, max_queued_requests=1, fronts=True)
+    await submit(cluster, caller(""))
+    await cluster.decode.next_start()
+    await submit(cluster, caller(""))
+    host, port = cluster.addresses.http.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: 1\r\n" in head
+    assert cluster.metric("pdserve_rejected_total", reason="queue_full") == 1
