@@ -27,7 +27,7 @@ class RetryBudget:
         self._max_handoff_attempts = max_handoff_attempts
         self._num_failed_handoffs = 0
         self._num_failed_inside = 0
-        self._lost: frozenset[str] = frozenset()
+        self._lost: dict[WorkerLink, int] = {}  # and which of its streams that was
         self._avoid: frozenset[str] = frozenset()
         self.failed_paths: frozenset[Path] = frozenset()
 
@@ -53,12 +53,12 @@ class RetryBudget:
             self._avoid |= {link.incarnation}
 
     def link_lost(self, link: WorkerLink) -> None:
-        """Its worker died while the request was there, or only the link did."""
-        self._lost |= {link.incarnation}
+        """Its worker died while the request was there, or only the link did: then the link will come back."""
+        self._lost[link] = link.num_streams
 
     def decode_constraints(self) -> Constraints:
         """Where the attempt that runs goes on, once its prompt is in the pool."""
-        return Constraints(avoid=self._avoid, lost=self._lost, prompt_in_pool=True)
+        return Constraints(avoid=self._avoid, lost=self._not_seen_since(), prompt_in_pool=True)
 
     def next_constraints(self, keep: WorkerLink | None, prefill: WorkerLink | None = None) -> Constraints:
         """Where to try next, on the decode worker `keep` and with `prefill` if it can be. Raises BudgetSpent."""
@@ -67,4 +67,9 @@ class RetryBudget:
         if self.num_attempts >= self._max_attempts:
             raise BudgetSpent(f"{self.num_attempts} attempts failed (max_attempts)")
         local = self._num_failed_handoffs >= self._max_handoff_attempts
-        return Constraints(keep, prefill, self.failed_paths, self._avoid, self._lost, HANDOFF_FAILED if local else None)
+        lost = self._not_seen_since()
+        return Constraints(keep, prefill, self.failed_paths, self._avoid, lost, HANDOFF_FAILED if local else None)
+
+    def _not_seen_since(self) -> frozenset[str]:
+        """A worker that was reached again after its link broke did not die then, whatever became of it later."""
+        return frozenset(link.incarnation for link, streams in self._lost.items() if link.num_streams == streams)

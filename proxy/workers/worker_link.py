@@ -78,6 +78,7 @@ class WorkerLink:
         self.hash_context: HashContext | None = None  # of requests without a salt; likewise
         self.tally = WorkerTally()  # a new one with each stream
         self.breaker = Breaker(time.monotonic)
+        self.num_streams = 0  # that were up, this one too
         self.was_tried = False  # the first connection ended, well or not
         self._proxy_incarnation = proxy_incarnation
         self._on_change = on_change
@@ -191,6 +192,7 @@ class WorkerLink:
                 call.cancel()
 
     def _open(self, welcome: worker_pb2.Welcome) -> None:
+        self.num_streams += 1
         self.role_epoch = welcome.role_epoch
         self.max_model_len = welcome.max_model_len or None
         if welcome.block_size:

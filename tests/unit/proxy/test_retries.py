@@ -203,6 +203,25 @@ async def test_a_link_that_comes_back_was_no_death(make_cluster: MakeCluster) ->
     assert (await collect(request))[0] == "x"
 
 
+async def test_a_worker_that_came_back_and_died_later_died_without_the_request(make_cluster: MakeCluster) -> None:
+    cluster = await make_cluster(decode=3)
+    request = await cluster.submit()
+    await cluster.prefill.next_start()
+    first, _ = await started(cluster, "decode", of=3)
+    first.end_stream()
+    await cluster.prefill.next_start()
+    second, _ = await started(cluster, "decode", of=3)
+    await cluster.until(lambda: len(cluster.proxy.pool.decode_links()) == 3)  # it was the link only
+    await first.stop()
+    await second.stop()
+    cluster.workers = [worker for worker in cluster.workers if worker not in (first, second)]
+    cluster.publish()
+    third = next(worker for worker in cluster.workers if worker.name.startswith("decode"))
+    start = await third.next_start()
+    third.say(start, b"x", finish="length")
+    assert (await collect(request))[0] == "x"
+
+
 async def test_workers_of_which_nobody_hears_any_more_count_as_dead(make_cluster: MakeCluster) -> None:
     cluster = await make_cluster(decode=3, recovery_timeout_s=0.05)
     request = await cluster.submit()
