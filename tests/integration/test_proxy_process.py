@@ -116,7 +116,7 @@ async def test_sigterm_ends_what_does_not_finish_in_time(launch: Launch, decode:
     ("options", "says"),
     [
         (["--host", "0.0.0.0"], "--insecure"),
-        (["--routing", "random"], "routing"),
+        (["--routing", "nearest"], "routing"),
         (["--model-dir", "/nowhere"], r"/nowhere/config\.json"),
     ],
 )
