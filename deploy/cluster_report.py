@@ -48,6 +48,7 @@ class LoadPart(TypedDict):
     blocks: int
     free_blocks: int
     admitting: bool
+    stuck: bool  # its engine does not turn
 
 
 class WorkerPart(TypedDict):
@@ -165,4 +166,5 @@ def _load(load: worker_pb2.Load) -> LoadPart:
         "blocks": load.num_blocks,
         "free_blocks": load.num_free_blocks,
         "admitting": load.admitting,
+        "stuck": load.stuck,
     }

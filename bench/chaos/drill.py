@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.chaos.answer import Answer, Refused, ask
 from bench.chaos.fleet import Fleet
-from bench.chaos.mishaps import Mishaps, Scaling
+from bench.chaos.mishaps import Mishaps, Scale, Scaling
 from bench.chaos.questions import KINDS, Question, make_questions
 from bench.chaos.relayed_membership import RelayedMembership
 from bench.chaos.verdict import IDLE_GAUGES, Verdict
@@ -38,7 +38,6 @@ class Plan:
     seed: int
     num_requests: int
     clients_vanish: bool = False
-    scales: bool = False
     concurrency: int = 32
     num_questions: int = 42
     num_tokens: int = 16  # of a free answer
@@ -61,11 +60,15 @@ class Place:
 class Drill:
     """Maintains the verdict of one run."""
 
-    def __init__(self, plan: Plan, fleet: Fleet, place: Place, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, fleet: Fleet, place: Place, say: Callable[[str], None], scale: Scale | None = None
+    ) -> None:
+        """`scale`: pools grow and shrink meanwhile."""
         self._plan = plan
         self._fleet = fleet
         self._place = place
         self._say = say
+        self._scale = scale
         self._rng = Random(plan.seed)
         self._url = ""
         self._killed_at: list[float] = []
@@ -84,12 +87,11 @@ class Drill:
                 every_s = MISHAP_S * plan.time_scale
                 mishaps = Mishaps(self._fleet, membership, Random(f"{plan.seed} mishaps"), every_s, plan.time_scale)
                 self._killed_at = mishaps.killed_at
-                scaling = Scaling(self._fleet, usual, Random(f"{plan.seed} scaling"), SCALING_S * plan.time_scale)
+                scaling = Scaling(self._scale, usual, Random(f"{plan.seed} scaling"), SCALING_S * plan.time_scale)
                 served = asyncio.Event()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(mishaps.run(served))
-                    if plan.scales:
-                        group.create_task(scaling.run(served))
+                    group.create_task(scaling.run(served))
                     await self._ask_all(client, questions, answers)
                     served.set()
                 self.verdict.mishaps, self.verdict.num_scalings = mishaps.count, scaling.num_changes

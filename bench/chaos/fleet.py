@@ -1,4 +1,4 @@
-"""The workers that a drill disturbs: who they are, their processes, and how many there should be."""
+"""The workers that a drill disturbs: who they are, and their processes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ class Fleet(Protocol):
     async def died(self, target: Target) -> None:
         """Told after it was killed."""
         ...
-
-    async def scale(self, role: str, num_workers: int) -> None: ...
 
 
 class ControlledFleet:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import StrEnum
 from random import Random
@@ -24,6 +25,7 @@ class Mishap(StrEnum):
     STALLED = "connections silent for a while"
 
 
+Scale = Callable[[str, int], Awaitable[None]]  # of a role: so many workers
 LONGEST_S = {Mishap.STOPPED: 12.0, Mishap.CUT: 5.0, Mishap.STALLED: 14.0}  # a silent worker is lost after 10
 
 
@@ -114,9 +116,11 @@ class Mishaps:
 class Scaling:
     """Grows and shrinks pools meanwhile, between what they were and `num_more` workers more."""
 
-    def __init__(self, fleet: Fleet, usual: dict[str, int], rng: Random, every_s: float, num_more: int = 1) -> None:
+    def __init__(
+        self, scale: Scale | None, usual: dict[str, int], rng: Random, every_s: float, num_more: int = 1
+    ) -> None:
         self.num_changes = 0
-        self._fleet = fleet
+        self._scale = scale  # None: they stay as they are
         self._usual = usual
         self._rng = rng
         self._every_s = every_s
@@ -124,13 +128,15 @@ class Scaling:
 
     async def run(self, served: asyncio.Event) -> None:
         """Until everything is served; the sizes are then the usual ones again."""
+        if self._scale is None:
+            return
         while not served.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s * self._rng.uniform(0.5, 1.5)):
                     await served.wait()
                     break
             role = self._rng.choice(sorted(self._usual))
-            await self._fleet.scale(role, self._usual[role] + self._rng.randint(0, self._num_more))
+            await self._scale(role, self._usual[role] + self._rng.randint(0, self._num_more))
             self.num_changes += 1
         for role, num_workers in self._usual.items():
-            await self._fleet.scale(role, num_workers)
+            await self._scale(role, num_workers)

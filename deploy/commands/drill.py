@@ -37,28 +37,28 @@ def run(num_requests: int, seed: int, *, clients_vanish: bool, scales: bool, out
     """Raises CommandError when anything was not as it should be."""
     console = Console(highlight=False)
     folder = resolve_model(MODEL, default_cache_dir(os.environ))
-    plan = Plan(seed, num_requests, clients_vanish=clients_vanish, scales=scales)
+    plan = Plan(seed, num_requests, clients_vanish=clients_vanish)
     console.print(f"starting the cluster {NAME}: 2 prefill, 2 decode")
     with running(DEFAULT_FILE, SETTINGS, NAME) as status:
-        verdict = asyncio.run(_drill(plan, status, folder, console))
+        verdict = asyncio.run(_drill(plan, status, folder, console, scales=scales))
         _show(console, verdict)
         if not verdict.is_good:
             store = default_store(os.environ)
             kept = keep_logs(Path(status["cluster"]["log_dir"]).parent, store.kept_logs(NAME))
     if output is not None:
         with output.open("a") as file:
-            file.write(f"\n{verdict.markdown(_command(plan))}")
+            file.write(f"\n{verdict.markdown(_command(plan, scales=scales))}")
     if not verdict.is_good:
         raise CommandError(f"{len(verdict.faults)} faults; the logs are kept in {kept}")
 
 
-async def _drill(plan: Plan, status: dict[str, Any], folder: Path, console: Console) -> Verdict:
+async def _drill(plan: Plan, status: dict[str, Any], folder: Path, console: Console, *, scales: bool) -> Verdict:
     controller = status["controller"]["address"]
     log = Path(status["cluster"]["log_dir"]) / "drill-proxy.log"
     place = Place(controller, folder, status["cluster"]["model"], log)
     async with open_channel(controller) as channel:
         fleet = ControlledFleet(control_pb2_grpc.ControlStub(channel))
-        return await Drill(plan, fleet, place, console.print).run()
+        return await Drill(plan, fleet, place, console.print, fleet.scale if scales else None).run()
 
 
 def _show(console: Console, verdict: Verdict) -> None:
@@ -72,7 +72,7 @@ def _show(console: Console, verdict: Verdict) -> None:
         console.print(fault, markup=False, soft_wrap=True)
 
 
-def _command(plan: Plan) -> str:
+def _command(plan: Plan, *, scales: bool) -> str:
     words = ["pdserve drill chaos", f"--requests {plan.num_requests}", f"--seed {plan.seed}"]
     words += ["--clients-vanish"] if plan.clients_vanish else []
-    return " ".join([*words, "--scale"] if plan.scales else words)
+    return " ".join([*words, "--scale"] if scales else words)

@@ -45,7 +45,8 @@ def _workers_table(report: ClusterReport) -> Table:
         load = worker["load"]
         kv_usage = "" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}"
         running, waiting = ("", "") if load is None else (str(load["running"]), str(load["waiting"]))
-        identity = (worker["name"], worker["role"], worker["state"])
+        state = "stuck" if load is not None and load["stuck"] else worker["state"]
+        identity = (worker["name"], worker["role"], state)
         table.add_row(*identity, running, waiting, kv_usage, str(worker["restarts"]), worker["node"], worker["address"])
     return table
 

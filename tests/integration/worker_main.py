@@ -19,8 +19,6 @@ from cluster.worker import Worker
 from engine.engine_thread import EngineThread
 from tests.integration.fork_server import Say
 
-DRAIN_S = 2.0  # after SIGTERM
-
 
 def run(spec: str, say: Say) -> None:
     asyncio.run(_serve(spec, say))
@@ -36,7 +34,6 @@ async def _serve(spec: str, say: Say) -> None:
     if isinstance(worker, Worker):
         _hang_when_told(worker.engine)
     await stopped.wait()
-    await worker.drain(DRAIN_S)
     await worker.stop()
 
 
