@@ -31,6 +31,16 @@ def test_the_grpc_example_needs_no_generated_code(fake_cluster: Processes) -> No
     assert 'decode_worker: "decode-0"' in out
 
 
+def test_the_triton_example_gets_the_same_text_whole_and_streamed(fake_cluster: Processes) -> None:
+    out = run(
+        sys.executable, "examples/triton_generate.py", "hi", "--address", fake_cluster.grpc, "--model", "test",
+        "--max-tokens", "9",
+    )  # fmt: skip
+    whole, streamed, end = out.splitlines()
+    assert whole == streamed
+    assert end == "length, 9 tokens"
+
+
 def test_the_curl_example_shows_answers_and_an_error(fake_cluster: Processes) -> None:
     out = run("examples/curl.sh", fake_cluster.http)
     assert "data: [DONE]" in out
