@@ -23,7 +23,7 @@ from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 MODEL = FakeModel(seconds_per_step=0.004, seconds_per_token=0.00002)
-FLOOD_QUEUE = 256  # requests that may wait: what is served within a client's patience
+FLOOD_QUEUE = 64  # requests that may wait: what is served within a client's patience
 CHURN_AT_ONCE = 64
 LEAVING = 0.34
 
@@ -33,7 +33,7 @@ class Result:
     name: str
     clients: int
     outcomes: Counter[str]
-    slowest_refusal_s: float
+    refusals_s: tuple[float, ...]  # when each came, sorted
     refusals_without_retry_after: int
     watch: Watch
     restarted: int
@@ -41,7 +41,9 @@ class Result:
     def rows(self) -> Iterator[tuple[str, str]]:
         yield "clients", f"{self.clients}"
         yield from ((name, f"{count}") for name, count in sorted(self.outcomes.items()))
-        yield "slowest refusal", f"{self.slowest_refusal_s:.2f} s"
+        if self.refusals_s:
+            middle, late = (self.refusals_s[int(share * len(self.refusals_s))] for share in (0.5, 0.99))
+            yield "refused after: p50, p99, max", f"{middle:.2f}, {late:.2f}, {self.refusals_s[-1]:.2f} s"
         yield "slowest answer of /health", f"{self.watch.slowest_health_s:.2f} s"
         yield "most memory", f"{self.watch.most_bytes >> 20} MiB"
         yield "more memory after the first quarter", f"{100 * self.watch.growth_after_a_quarter:.1f} %"
@@ -88,7 +90,7 @@ class Drill:
             name,
             count,
             Counter(map(outcome, clients)),
-            max((client.ended_s or 0.0 for client in refused), default=0.0),
+            tuple(sorted(client.ended_s or 0.0 for client in refused)),
             sum(client.retry_after_s is None for client in refused),
             watch,
             sum(worker.process.poll() is not None for worker in self._processes.workers),

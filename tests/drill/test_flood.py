@@ -19,6 +19,7 @@ def drill(fake_cluster: Processes) -> Drill:
 
 
 def test_of_a_flood_each_is_answered_refused_or_gone_and_nothing_is_left(tmp_path: Path) -> None:
+    """Field report D46."""
     processes = Processes(write_fake_model(tmp_path / "model"), tmp_path, engine={"num_blocks": 256})
     try:
         drill = Drill(processes, seed=1)
@@ -33,12 +34,14 @@ def test_of_a_flood_each_is_answered_refused_or_gone_and_nothing_is_left(tmp_pat
 
 
 def test_a_burst_that_finds_places_is_answered_as_a_whole(drill: Drill) -> None:
+    """Field report D14."""
     result = drill.at_once("burst", 100, 60.0)
     assert result.outcomes == {"answered": 100}
     assert result.restarted == 0
 
 
 def test_clients_that_leave_leave_nothing(drill: Drill) -> None:
+    """Field report D47."""
     result = drill.churn(150)
     assert sum(result.outcomes.values()) == 150
     assert not any(name.startswith("broken") for name in result.outcomes)

@@ -310,6 +310,7 @@ async def test_a_client_that_goes_away_within_its_body_is_no_fault(
 
 
 async def test_a_prompt_that_cannot_fit_is_refused_and_holds_up_nobody(make_cluster: MakeCluster) -> None:
+    """Field report D45."""
     cluster = await make_cluster(fronts=True)
     async with httpx.AsyncClient(base_url=f"http://{cluster.addresses.http}", timeout=30) as http:
         long = asyncio.create_task(http.post("/v1/completions", json={"prompt": "many words " * 200_000}))

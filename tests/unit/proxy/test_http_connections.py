@@ -128,6 +128,7 @@ async def test_connections_over_the_limit_are_told_so_and_closed(make_cluster: M
 
 
 async def test_bodies_share_a_bound_and_give_it_back(make_cluster: MakeCluster) -> None:
+    """Field report D45."""
     cluster = await make_cluster(fronts=True, max_bodies_bytes=100_000, body_timeout_s=PATIENCE_S)
     half = json.dumps({"prompt": "x" * 60_000}).encode()
     async with connection(cluster) as (_, writer), http_client(f"http://{cluster.addresses.http}") as http:
@@ -159,6 +160,7 @@ async def test_a_large_chat_is_read_aside_and_reaches_the_workers(make_cluster: 
 
 
 async def test_a_chat_of_ten_thousand_messages_is_refused_while_health_answers(served: Cluster) -> None:
+    """Field report D45."""
     body = {"messages": [{"role": "user", "content": "words " * 20}] * 10_000}
     async with http_client(f"http://{served.addresses.http}") as http:
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=body))

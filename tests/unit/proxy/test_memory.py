@@ -36,6 +36,7 @@ def num_objects() -> int:
 
 
 async def test_ended_requests_leave_no_objects_behind(cluster: Cluster) -> None:
+    """Field report D47."""
     await serve(cluster, 200, 0)
     after_200 = num_objects()
     await serve(cluster, 400, 200)

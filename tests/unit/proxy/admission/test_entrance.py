@@ -207,6 +207,7 @@ async def test_token_ids_that_are_too_many_are_refused_before_they_wait(cluster:
 
 
 async def test_a_full_queue_refuses_before_the_body_is_there(make_cluster: MakeCluster) -> None:
+    """Field report D46."""
     cluster = await make_cluster(prefill=0, dispatch_ahead=1, max_queued_requests=1, fronts=True)
     await submit(cluster, caller(""))
     await cluster.decode.next_start()
