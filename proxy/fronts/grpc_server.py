@@ -7,8 +7,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from proxy.access.gate import Gate
-from proxy.access.grpc_gate import GrpcGate
 from proxy.config import ProxyConfig
+from proxy.fronts.grpc_gate import GrpcGate
 from proxy.fronts.inference_servicer import InferenceServicer
 from proxy.fronts.kserve_servicer import KserveServicer
 from proxy.fronts.observe_servicer import ObserveServicer

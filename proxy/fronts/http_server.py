@@ -10,11 +10,11 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from proxy.access.gate import Gate
-from proxy.access.http_gate import HttpGate
 from proxy.config import ProxyConfig
 from proxy.errors import ApiError, ErrorCode
 from proxy.fronts.http_body import BodyReader
 from proxy.fronts.http_completions import HttpCompletions
+from proxy.fronts.http_gate import HttpGate
 from proxy.fronts.http_generation import error_response
 from proxy.fronts.http_models import HttpModels
 from proxy.fronts.http_shed import HttpShed
