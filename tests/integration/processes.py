@@ -27,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import proxy.__main__
 from cluster.spec import ROLES, RoleName
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from security.address import join_host_port
 from security.cluster_tls import ClusterTls
 from security.pinned import pinned_context
 from tests.hosts import HERE, Host
@@ -49,7 +50,8 @@ class StaticController(control_pb2_grpc.MembershipServicer):
         control_pb2_grpc.add_MembershipServicer_to_server(self, self._server)
         credentials = ClusterTls.read(tls).server
         listen = self._server.add_insecure_port if credentials is None else self._server.add_secure_port
-        self.address = f"{host}:{listen(f'{host}:0', *([] if credentials is None else [credentials]))}"
+        port = listen(join_host_port(host, 0), *([] if credentials is None else [credentials]))
+        self.address = join_host_port(host, port)
         self._server.start()
 
     def set_members(self, members: list[control_pb2.Member], pool_nodes: Sequence[control_pb2.Member] = ()) -> None:
@@ -231,7 +233,8 @@ class Processes:
 
     def start_proxy(self, *arguments: str, host: Host = HERE) -> None:
         http_port, grpc_port = free_port(), free_port()
-        self.http, self.grpc = f"http://{host.address}:{http_port}", f"{host.address}:{grpc_port}"
+        self.http = f"http://{join_host_port(host.address, http_port)}"
+        self.grpc = join_host_port(host.address, grpc_port)
         options = {
             "controller": self.controller.address,
             "host": host.address,
