@@ -20,7 +20,7 @@ class Refused(Exception):
 class Answer:
     """Equal answers said the same, for the same reason, and counted the same tokens."""
 
-    text: str = ""
+    texts: dict[int, str] = field(default_factory=dict)  # by choice, whose pieces may come in any order
     calls: str = ""  # names and arguments of functions
     reason: str | None = None
     usage: tuple[int, int] | None = None  # prompt and completion tokens
@@ -73,7 +73,8 @@ def _take(answer: Answer, event: dict[str, Any]) -> None:
         answer.usage = (usage["prompt_tokens"], usage["completion_tokens"])
     for choice in event["choices"]:
         said = choice.get("message") or choice.get("delta") or {}
-        answer.text += choice.get("text") or said.get("content") or ""
+        text = choice.get("text") or said.get("content") or ""
+        answer.texts[choice["index"]] = answer.texts.get(choice["index"], "") + text
         for call in said.get("tool_calls") or ():
             function = call["function"]
             answer.calls += (function.get("name") or "") + (function.get("arguments") or "")

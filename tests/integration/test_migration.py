@@ -59,7 +59,7 @@ QUESTIONS = {
 async def test_an_answer_of_any_kind_goes_on_where_its_decode_worker_died(cluster: Processes) -> None:
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         undisturbed = {kind: await ask(client, cluster.http, each, streams=True) for kind, each in QUESTIONS.items()}
-        late = undisturbed["greedy"].text[-16:-8]  # a stop string across tokens, met after the move
+        late = undisturbed["greedy"].texts[0][-16:-8]  # a stop string across tokens, met after the move
         questions = {**QUESTIONS, "stop": completion(stop=[late])}
         undisturbed["stop"] = await ask(client, cluster.http, questions["stop"], streams=True)
         moved = await disturbed(client, cluster, questions)
