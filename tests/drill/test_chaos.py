@@ -18,11 +18,13 @@ pytestmark = pytest.mark.drill
 
 PLAN = Plan(
     seed=5,
-    num_requests=100,
+    num_requests=48,
     clients_vanish=True,
+    concurrency=16,
     num_questions=7,
+    num_tokens=8,
     request_s=60.0,
-    time_scale=0.15,
+    time_scale=0.3,
 )
 
 
@@ -48,7 +50,7 @@ class OwnFleet:
 
 
 async def test_requests_are_answered_right_while_workers_die_stop_and_are_cut_off(tmp_path: Path) -> None:
-    folder = write_fake_model(tmp_path / "model", FakeModel(seconds_per_step=0.01))
+    folder = write_fake_model(tmp_path / "model", FakeModel(seconds_per_step=0.005))
     processes = Processes(folder, tmp_path, engine={"num_blocks": 256})
     try:
         await asyncio.to_thread(processes.start_workers, 2, 2)
@@ -57,5 +59,5 @@ async def test_requests_are_answered_right_while_workers_die_stop_and_are_cut_of
     finally:
         await asyncio.to_thread(processes.stop)
     assert verdict.is_good, verdict.faults
-    assert verdict.mishaps.total() >= 3
+    assert verdict.mishaps.total() >= 2
     assert verdict.answered + verdict.vanished + verdict.at_two_deaths == PLAN.num_requests
