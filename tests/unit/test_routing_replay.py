@@ -1,4 +1,7 @@
-"""The first requests of a public trace through the proxy's policies: hits like one cache, and an even load."""
+"""The first requests of a public trace through the proxy's policies: hits like one cache, and an even load.
+
+Field report D20.
+"""
 
 from __future__ import annotations
 

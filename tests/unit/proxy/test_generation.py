@@ -9,14 +9,14 @@ import pytest
 
 from proxy.errors import ApiError, ErrorCode
 from proxy.request.event_buffer import FinishedEvent, TokenEvent, Usage
-from proxy.request.generation import Generation
+from proxy.request.reading import Reading
 from proxy.text.prompt import TextPrompt
 from rpc import worker_pb2
 from tests.unit.proxy.conftest import Cluster, MakeCluster
 from tests.unit.proxy.fake_worker import PATIENCE_S
 
 
-async def submit(cluster: Cluster, prompts: tuple[str, ...] = ("hi",), **sampling: Any) -> Generation:
+async def submit(cluster: Cluster, prompts: tuple[str, ...] = ("hi",), **sampling: Any) -> Reading:
     return await cluster.proxy.service.submit(cluster.request(tuple(map(TextPrompt, prompts)), **sampling))
 
 
@@ -25,7 +25,7 @@ async def starts(cluster: Cluster, number: int) -> list[worker_pb2.StartDecode]:
     return [await cluster.decode.next_start() for _ in range(number)]
 
 
-async def read(generation: Generation) -> tuple[dict[int, str], dict[int, FinishedEvent]]:
+async def read(generation: Reading) -> tuple[dict[int, str], dict[int, FinishedEvent]]:
     """Each choice's text, and its end."""
     texts: dict[int, str] = {}
     ends: dict[int, FinishedEvent] = {}

@@ -60,7 +60,7 @@ class TestHttp:
             ("Bearer", "invalid_api_key"),
             ("Bearer sk-1", "invalid_api_key"),
             ("Basic eDp5", "invalid_api_key"),
-            ("Bearer " + make_key("eve")[0], "invalid_api_key"),
+            pytest.param("Bearer " + make_key("eve")[0], "invalid_api_key", id="of nobody"),
             ("Bearer " + "x" * 10_000, "invalid_api_key"),
         ],
     )

@@ -12,8 +12,8 @@ from proxy.admission.entrance import Entrance
 from proxy.admission.slo import NO_SLO, Slo
 from proxy.admission.waiting_room import WaitingRoom
 from proxy.errors import ApiError, ErrorCode
-from proxy.request.generation import Generation
 from proxy.request.priority import NORMAL
+from proxy.request.reading import Reading
 from proxy.routing.queue import Asked, RequestQueue
 from proxy.text.prompt import TokenPrompt
 from tests.unit.proxy.conftest import Cluster, MakeCluster
@@ -24,7 +24,7 @@ def caller(tenant: str, **limits: int) -> Caller:
     return Caller(tenant, frozenset(Scope), TenantLimits(**limits))
 
 
-async def submit(cluster: Cluster, by: Caller, prompt: str = "hi", slo: Slo = NO_SLO, **sampling: object) -> Generation:
+async def submit(cluster: Cluster, by: Caller, prompt: str = "hi", slo: Slo = NO_SLO, **sampling: object) -> Reading:
     return await cluster.proxy.service.submit(cluster.request(prompt, caller=by, slo=slo, **sampling))  # type: ignore[arg-type]
 
 
