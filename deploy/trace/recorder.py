@@ -51,8 +51,11 @@ class Recorder:
         started_at = time.monotonic()
         targets = list(self._find_targets())
         self._read_all(targets, newest_s=0)
-        while (left_s := started_at + seconds - time.monotonic()) > 0:
-            time.sleep(min(left_s, INTERVAL_S))
+        is_over = False
+        while not is_over:  # once at least, however long the first reading took
+            left_s = started_at + seconds - time.monotonic()
+            is_over = left_s <= INTERVAL_S
+            time.sleep(max(0.0, min(left_s, INTERVAL_S)))
             self._read_all(targets)
         newcomers = [target for target in self._find_targets() if target not in targets]
         self._read_all(newcomers, newest_s=time.monotonic() - started_at)
