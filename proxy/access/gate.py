@@ -1,6 +1,6 @@
 """Lets callers in: of a request's headers it makes the `Caller`, or refuses it, the same for both fronts.
 
-The caller of the request that is being answered is `current_caller()`, wherever it is asked within.
+Middleware and interceptors cannot pass values on to what answers behind them; `current_caller()` does.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -25,7 +23,7 @@ class Aside:
         """What `work` returns or raises; it must not touch what the loop's other tasks change."""
         if not is_large:
             return work(*args, **kwargs)
-        future = self._threads.submit(copy_context().run, partial(work, *args, **kwargs))
+        future = self._threads.submit(work, *args, **kwargs)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:

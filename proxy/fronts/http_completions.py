@@ -7,16 +7,17 @@ from functools import partial
 
 from fastapi import Request, Response
 
+from proxy.access.caller import Caller
+from proxy.access.gate import current_caller
 from proxy.errors import ApiError
+from proxy.fronts import refusal
+from proxy.fronts.asked import generation_request
 from proxy.fronts.http_body import BodyReader
 from proxy.fronts.http_generation import HttpGeneration, error_response
-from proxy.fronts.metadata import read_priority
-from proxy.fronts.openai_request import generation_request
 from proxy.openai.answer import Answer
 from proxy.openai.api import ChatBody, CompletionBody
 from proxy.openai.body import parse
 from proxy.request.generation_request import GenerationRequest, new_request_id
-from proxy.request.priority import NORMAL
 from proxy.service import GenerationService
 from proxy.tools.tool_calling import ToolCalling
 
@@ -34,13 +35,11 @@ class HttpCompletions:
 
     async def _generate(self, request: Request, kind: type[CompletionBody] | type[ChatBody]) -> Response:
         request_id = request.headers.get("x-request-id") or new_request_id()
-        priority = NORMAL
+        read = partial(self._parse, request.headers, current_caller(), request_id, kind)
         try:
-            priority = read_priority(request.headers)
-            read = partial(self._parse, request.headers, request_id, kind)
-            body, generation, tool_calling = await self._bodies.read(request, read)
+            with refusal.counted(self._service, request.headers, request_id):
+                body, generation, tool_calling = await self._bodies.read(request, read)
         except ApiError as error:
-            self._service.count_refusal(request_id, error, priority)
             return error_response(error, request_id)
         answer = Answer(
             kind="chat" if kind is ChatBody else "text",
@@ -53,12 +52,17 @@ class HttpCompletions:
         )
 
     def _parse(
-        self, headers: Mapping[str, str], request_id: str, kind: type[CompletionBody] | type[ChatBody], raw: bytes
+        self,
+        headers: Mapping[str, str],
+        caller: Caller,
+        request_id: str,
+        kind: type[CompletionBody] | type[ChatBody],
+        raw: bytes,
     ) -> tuple[CompletionBody | ChatBody, GenerationRequest, ToolCalling | None]:
         """Raises ApiError."""
         body = parse(raw, kind)
         use = body.tool_use()
-        generation = generation_request(body, headers, request_id)
+        generation = generation_request(body, headers, caller, request_id)
         if use is None:
             return body, generation, None
         tool_calling = ToolCalling.of(use, self._service.model)

@@ -7,10 +7,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.access.gate import current_caller
 from proxy.errors import ApiError
+from proxy.fronts import refusal
 from proxy.fronts.http_generation import error_response
-from proxy.fronts.metadata import read_priority
 from proxy.request.generation_request import new_request_id
-from proxy.request.priority import NORMAL
 from proxy.service import GenerationService
 
 PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
@@ -27,13 +26,12 @@ class HttpShed:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS:
             await self._app(scope, receive, send)
             return
-        headers, priority = Headers(scope=scope), NORMAL
+        headers = Headers(scope=scope)
+        request_id = headers.get("x-request-id") or new_request_id()
         try:
-            priority = read_priority(headers)
-            self._service.check_room(current_caller(), priority)
+            with refusal.counted(self._service, headers, request_id) as priority:
+                self._service.check_room(current_caller(), priority)
         except ApiError as error:
-            request_id = headers.get("x-request-id") or new_request_id()
-            self._service.count_refusal(request_id, error, priority)
             await error_response(error, request_id)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.errors import invalid
@@ -14,16 +15,29 @@ from proxy.text.tokenizer import Tokenizer
 from rpc import inference_pb2
 
 
-def read_prompt(request: inference_pb2.GenerateRequest) -> Prompt:
-    match request.WhichOneof("prompt"):
-        case "text":
-            return TextPrompt(request.text)
-        case "token_ids":
-            return TokenPrompt(tuple(request.token_ids.ids))
-        case "chat":
-            return _chat(request.chat)
-        case _:
-            raise invalid("prompt", "one of text, token_ids and chat must be set")
+@dataclass(frozen=True, slots=True)
+class AskedByMessage:
+    """A `GenerateRequest`, read as `Asked`."""
+
+    message: inference_pb2.GenerateRequest
+
+    @property
+    def model(self) -> str:
+        return self.message.model
+
+    @property
+    def priority(self) -> int | None:
+        return self.message.priority if self.message.HasField("priority") else None
+
+    @property
+    def cache_salt(self) -> str | None:
+        return self.message.cache_salt if self.message.HasField("cache_salt") else None
+
+    def to_prompts(self) -> tuple[Prompt, ...]:
+        return (_prompt(self.message),)
+
+    def sampling(self) -> Sampling:
+        return _sampling(self.message)
 
 
 def read_text_or_chat(request: inference_pb2.TokenizeRequest) -> TextPrompt | ChatPrompt:
@@ -39,11 +53,23 @@ def read_text_or_chat(request: inference_pb2.TokenizeRequest) -> TextPrompt | Ch
             raise invalid("prompt", "one of text and chat must be set")
 
 
+def _prompt(request: inference_pb2.GenerateRequest) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(request.text)
+        case "token_ids":
+            return TokenPrompt(tuple(request.token_ids.ids))
+        case "chat":
+            return _chat(request.chat)
+        case _:
+            raise invalid("prompt", "one of text, token_ids and chat must be set")
+
+
 def _chat(chat: inference_pb2.ChatMessages) -> ChatPrompt:
     return ChatPrompt(tuple(ChatMessage(m.role, m.content) for m in chat.messages))
 
 
-def read_sampling(request: inference_pb2.GenerateRequest) -> Sampling:
+def _sampling(request: inference_pb2.GenerateRequest) -> Sampling:
     given = request.sampling
 
     def optional(name: str) -> Any:

@@ -9,19 +9,13 @@ from collections.abc import AsyncIterator
 
 from proxy.access.gate import current_caller
 from proxy.errors import ApiError, invalid
+from proxy.fronts import refusal
+from proxy.fronts.asked import generation_request
 from proxy.fronts.grpc_errors import Context, abort
-from proxy.fronts.inference_messages import read_prompt, read_sampling, read_text_or_chat, response_message
-from proxy.fronts.metadata import (
-    answer_metadata,
-    read_cache_salt,
-    read_kv_mode,
-    read_priority,
-    read_slo,
-    read_write_back,
-)
+from proxy.fronts.inference_messages import AskedByMessage, read_text_or_chat, response_message
+from proxy.fronts.metadata import answer_metadata
 from proxy.fronts.tokenization import Tokenization
-from proxy.request.generation_request import GenerationRequest, new_request_id
-from proxy.request.priority import NORMAL
+from proxy.request.generation_request import new_request_id
 from proxy.request.reading import Reading
 from proxy.service import GenerationService
 from rpc import inference_pb2, inference_pb2_grpc
@@ -39,7 +33,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         request_id = request.request_id or metadata.get("x-request-id") or new_request_id()
         generation: Reading | None = None
         try:
-            generation = await self._service.submit(self._request(request, request_id, metadata, context))
+            with refusal.counted(self._service, metadata, request_id):
+                asked, timeout_s = AskedByMessage(request), context.time_remaining()
+                wanted = generation_request(asked, metadata, current_caller(), request_id, timeout_s)
+            generation = await self._service.submit(wanted)
             yield self._started(generation)
             async for event in generation.events:
                 yield response_message(event, self._service.model.tokenizer)
@@ -82,36 +79,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         except ApiError as error:
             await abort(context, error, "")
         return inference_pb2.DetokenizeResponse(text=text)
-
-    def _request(
-        self, request: inference_pb2.GenerateRequest, request_id: str, metadata: dict[str, str], context: Context
-    ) -> GenerationRequest:
-        priority = NORMAL
-        try:
-            priority = read_priority(metadata)
-            priority = read_priority(metadata, request.priority if request.HasField("priority") else None)
-            tenant = current_caller().tenant
-            salt = read_cache_salt(tenant, request.cache_salt if request.HasField("cache_salt") else None)
-            slo = read_slo(metadata)
-            mode, writes_back = read_kv_mode(metadata), read_write_back(metadata)
-            prompt, sampling = read_prompt(request), read_sampling(request)
-        except ApiError as error:
-            self._service.count_refusal(request_id, error, priority)
-            raise
-        timeout_s = context.time_remaining()
-        return GenerationRequest(
-            request.model,
-            request_id,
-            (prompt,),
-            sampling,
-            timeout_s,
-            priority,
-            salt,
-            kv_mode=mode,
-            writes_back=writes_back,
-            caller=current_caller(),
-            slo=slo,
-        )
 
     def _started(self, generation: Reading) -> inference_pb2.GenerateResponse:
         started = inference_pb2.Started(

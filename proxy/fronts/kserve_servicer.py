@@ -10,15 +10,16 @@ import contextlib
 import importlib.metadata
 from collections.abc import AsyncIterator
 
+from proxy.access.gate import current_caller
 from proxy.errors import ApiError, invalid
+from proxy.fronts import refusal
+from proxy.fronts.asked import generation_request
 from proxy.fronts.grpc_errors import Context, abort
 from proxy.fronts.kserve_answer import OUTPUTS, Piece, answer, model_metadata, pieces_of
 from proxy.fronts.kserve_request import read_request
-from proxy.fronts.metadata import answer_metadata, read_priority
-from proxy.fronts.openai_request import generation_request
+from proxy.fronts.metadata import answer_metadata
 from proxy.request.event_buffer import FinishedEvent
 from proxy.request.generation_request import new_request_id
-from proxy.request.priority import NORMAL
 from proxy.request.reading import Reading
 from proxy.service import GenerationService
 from rpc import kserve_pb2, kserve_pb2_grpc
@@ -121,17 +122,13 @@ class KserveServicer(kserve_pb2_grpc.GRPCInferenceServiceServicer):
         Raises ApiError.
         """
         metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
-        priority = NORMAL
-        try:
-            priority = read_priority(metadata)
+        with refusal.counted(self._service, metadata, request_id):
             read = read_request(request, tuple(OUTPUTS))
             if read.body.streams and not may_stream:
                 raise invalid("stream", "true only with ModelStreamInfer")
             limits_s = [limit for limit in (context.time_remaining(), read.timeout_s) if limit is not None]
-            asked = generation_request(read.body, metadata, request_id, min(limits_s, default=None))
-        except ApiError as error:
-            self._service.count_refusal(request_id, error, priority)
-            raise
+            timeout_s = min(limits_s, default=None)
+            asked = generation_request(read.body, metadata, current_caller(), request_id, timeout_s)
         generation = await self._service.submit(asked)
         try:
             yield generation, read.body.streams
