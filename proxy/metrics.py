@@ -28,6 +28,7 @@ DURATION_BUCKETS = (*FIRST_TOKEN_BUCKETS, 160.0, 320.0, 640.0)
 REJECTIONS = (
     *("queue_full", "tenant_queue_full", "rate_limited", "slo_unattainable"),
     *("bodies_full", "grammars_busy", "no_worker"),
+    *("missing_api_key", "invalid_api_key", "insufficient_scope", "tenant_not_allowed"),
 )
 
 LOCAL_REASONS = (
