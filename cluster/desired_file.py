@@ -9,8 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from cluster.fleet import desired_from
-from cluster.spec import RoleName
+from cluster.spec import ROLES, RoleName
 
 
 class DesiredFile:
@@ -20,9 +19,10 @@ class DesiredFile:
     def read(self) -> dict[RoleName, int] | None:
         """None when no controller ran before."""
         try:
-            return desired_from(json.loads(self._file.read_text()))
+            record = json.loads(self._file.read_text())
         except FileNotFoundError:
             return None
+        return {role: record.get(role, 0) for role in ROLES}  # it may lack roles
 
     def write(self, desired: dict[RoleName, int]) -> None:
         draft = self._file.with_suffix(".draft")

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from cluster.backoff import Backoff
-from cluster.spec import ROLES, RestartSpec, RoleName
+from cluster.spec import RestartSpec, RoleName
 
 
 class WorkerState(Enum):
@@ -242,11 +242,6 @@ class Fleet:
             for worker in self.workers.values()
             if worker.counts_for == role and (worker.state is not WorkerState.DRAINING or worker.comes_back)
         ]
-
-
-def desired_from(record: Mapping[str, int]) -> dict[RoleName, int]:
-    """Desired sizes, from a record that may lack roles."""
-    return {role: record.get(role, 0) for role in ROLES}
 
 
 def _index(name: str) -> int:

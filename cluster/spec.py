@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.kv_pool_spec import KVPoolSpec
 from cluster.stuck_spec import StuckSpec
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
@@ -27,7 +28,6 @@ ROLES: dict[RoleName, worker_pb2.Role] = {
     "mixed": worker_pb2.ROLE_MIXED,
     "pool": worker_pb2.ROLE_POOL,
 }
-GIB = 1 << 30
 
 
 def can_generate(replicas: Mapping[RoleName, int]) -> bool:
@@ -111,34 +111,6 @@ class Pools(BaseModel):
 
     def of(self, role: WorkerRole) -> PoolSpec:
         return {"prefill": self.prefill, "decode": self.decode, "mixed": self.mixed}[role]
-
-
-class KVPoolSpec(BaseModel):
-    """The nodes that keep KV for every worker. `ram_gib` and `disk_gib` are each node's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    nodes: int = Field(0, ge=0, le=64)
-    ram_gib: float = Field(0.5, gt=0)
-    disk_gib: float = Field(0.0, ge=0)  # 0: no tier below the memory
-    disk_dir: Path | None = None  # this cluster's alone, on every machine; a node empties its folder in it
-    watermark: float = Field(0.9, gt=0, le=1)  # the share of its memory above which a node evicts ahead
-
-    @model_validator(mode="after")
-    def _disk_has_a_place(self) -> KVPoolSpec:
-        if self.disk_gib and self.disk_dir is None:
-            raise ValueError(f"disk_gib is {self.disk_gib:g} and disk_dir is not set: say where, or set disk_gib to 0")
-        if self.disk_dir is not None and not self.disk_dir.is_absolute():
-            raise ValueError(f"disk_dir is {self.disk_dir}: write the whole path, since nodes start elsewhere")
-        return self
-
-    def node_config(self) -> PoolConfig:
-        return PoolConfig(
-            ram_bytes=int(self.ram_gib * GIB),
-            disk_bytes=int(self.disk_gib * GIB),
-            disk_dir=self.disk_dir,
-            watermark=self.watermark,
-        )
 
 
 class ClusterSpec(BaseModel):
