@@ -9,11 +9,8 @@ import os
 import re
 import secrets
 import shutil
-import ssl
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic, sleep, time
 
-from cluster.spec import ControllerSettings, ProxySpec
+from cluster.spec import ControllerSettings
 from deploy.cluster_access import ClusterAccess, write_operator_key
 from deploy.cluster_folder import keep_logs, make_folder
 from deploy.cluster_ports import listening_hosts, wanted_ports, with_ports
@@ -33,11 +30,12 @@ from deploy.cluster_state import (
     StateFileError,
     StateStore,
 )
-from deploy.config import WILDCARDS, DeployConfig
+from deploy.config import DeployConfig
 from deploy.context_check import check_context
 from deploy.control_client import ControlClient, ControllerUnreachableError
 from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
+from deploy.launched_proxy import is_ready, proxy_spec, reachable, stop_timeout_s
 from deploy.model_store import default_cache_dir, resolve_model
 from deploy.port_check import check_ports
 from deploy.processes import reference
@@ -46,7 +44,6 @@ from deploy.ray_head import RayHead
 from deploy.ray_process import last_lines
 from deploy.security_check import check_security
 from deploy.tear_down import tear_down
-from proxy.config import to_arguments
 from rpc import control_pb2
 from security.address import join_host_port
 
@@ -56,7 +53,6 @@ FIRST_GENERATION_TIMEOUT_S = 120.0
 POLL_S = 0.1
 NUM_LOG_LINES = 20
 TRACEBACK = re.compile(r"^(\s|$|Traceback |The above exception|During handling)")  # the kept log has it
-PROXY_STOP_MARGIN_S = 5.0
 MOST_PROXY_STARTS = 2
 
 
@@ -146,7 +142,7 @@ class Launch:
             http_port=self._config.proxy.http_port,
             prometheus_port=self._config.prometheus.port if self._options.with_prometheus else None,
             drain_timeout_s=self._config.proxy.drain_timeout_s,
-            shutdown_timeout_s=self._proxy_spec(Path()).stop_timeout_s + 20.0,
+            shutdown_timeout_s=stop_timeout_s(self._config.proxy) + 20.0,
             started_at=time(),
             launcher=reference(os.getpid()),
             tls=_text(self._config.cluster.tls),
@@ -192,7 +188,7 @@ class Launch:
         settings = ControllerSettings(
             spec=self._config.cluster,
             model_dir=str(model_dir),
-            proxy=self._proxy_spec(model_dir),
+            proxy=proxy_spec(self._config, model_dir, self._operator_key_file),
             log_dir=str(self._folder / "logs"),
             state_dir=str(self._folder),
         )
@@ -214,27 +210,6 @@ class Launch:
             said = last_lines(self._folder / "logs" / "controller.log", NUM_LOG_LINES)
             raise LaunchError("\n".join(part for part in (done.stderr.strip(), said) if part))
 
-    def _proxy_spec(self, model_dir: Path) -> ProxySpec:
-        cluster, proxy = self._config.cluster, self._config.proxy
-        host = reachable(proxy.host)
-        command = [
-            sys.executable, "-m", "proxy",
-            "--controller", join_host_port(cluster.host, cluster.controller_port),
-            "--model-dir", str(model_dir),
-            "--model-name", cluster.model_name,
-            *to_arguments(proxy),
-        ]  # fmt: skip
-        if cluster.tls is not None:
-            command += ["--cluster-tls", str(cluster.tls)]
-        if self._operator_key_file is not None:
-            command += ["--operator-key-file", str(self._operator_key_file)]
-        return ProxySpec(
-            command=tuple(command),
-            grpc_address=join_host_port(host, proxy.grpc_port),
-            http_address=join_host_port(host, proxy.http_port),
-            stop_timeout_s=proxy.drain_timeout_s + PROXY_STOP_MARGIN_S,
-        )
-
     def _wait_for_workers(self, client: ControlClient, state: ClusterState) -> None:
         wanted = sum(self._config.cluster.desired.values())
         try:
@@ -254,7 +229,7 @@ class Launch:
 
     def _wait_for_proxy(self, client: ControlClient, state: ClusterState, access: ClusterAccess) -> None:
         deadline = monotonic() + PROXY_TIMEOUT_S
-        while not _is_ready(state.http_url, access.proxy_context):
+        while not is_ready(state.http_url, access.proxy_context):
             info = client.server_info()
             if info.num_proxy_restarts >= MOST_PROXY_STARTS or monotonic() > deadline:
                 error = info.proxy_last_error or f"the proxy was not ready within {PROXY_TIMEOUT_S:g} s"
@@ -274,19 +249,5 @@ class Launch:
         return f"{process} could not start: {error}\nthe last lines of its log:\n{lines}"
 
 
-def reachable(host: str) -> str:
-    """The address by which this machine reaches a server bound to `host`."""
-    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}[host] if host in WILDCARDS else host
-
-
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-def _is_ready(http_url: str, context: ssl.SSLContext | None) -> bool:
-    handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)]
-    try:
-        with urllib.request.build_opener(*handlers).open(f"{http_url}/ready", timeout=2):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False

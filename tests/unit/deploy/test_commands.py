@@ -24,7 +24,7 @@ from deploy.cluster_report import worker_part
 from deploy.commands.scale import growth_first, parse_sizes
 from deploy.commands.up import UpOptions
 from deploy.errors import CommandError, show_errors
-from deploy.launch import reachable
+from deploy.launched_proxy import reachable
 from deploy.prometheus import SETTINGS_FILE, settings_for
 from deploy.ray_process import CONSOLE_ADVICE, last_lines
 from rpc import worker_pb2
