@@ -33,6 +33,14 @@ class Axis(StrEnum):
     STEP = "step"
 
 
+class Role(StrEnum):
+    """What a worker may become: cluster.spec.ROLE_NAMES."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
 def _count(role: str) -> Any:
     text = f"Number of {role} workers; by default the file's."
     return typer.Option(min=0, max=64, help=text, metavar="N", show_default=False)
@@ -179,6 +187,18 @@ def scale(
     from deploy.commands.scale import run
 
     run(name, sizes)
+
+
+@app.command()
+def role(
+    worker: Annotated[str, typer.Argument(help="As in decode-1.", metavar="WORKER")],
+    to: Annotated[Role, typer.Argument(help="Its new role.", metavar="ROLE", show_default=False)],
+    name: Name = "default",
+) -> None:
+    """Give a worker another role, and wait until it serves again. What runs there may finish first."""
+    from deploy.commands.role import run
+
+    run(name, worker, to.value)
 
 
 Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Record so long, from now on.", metavar="N")]

@@ -60,6 +60,12 @@ class ControlClient:
         with self._errors():
             return int(self._control.Scale(request, timeout=CALL_TIMEOUT_S).previous)
 
+    def set_role(self, worker: str, role: int, expected_epoch: int) -> int:
+        """The role epoch that the worker will have. Raises ControllerRefusedError."""
+        request = control_pb2.SetRoleRequest(worker=worker, role=role, expected_epoch=expected_epoch)  # type: ignore[arg-type]
+        with self._errors():
+            return int(self._control.SetRole(request, timeout=CALL_TIMEOUT_S).role_epoch)
+
     def shut_down(self, timeout_s: float) -> None:
         with self._errors():
             self._control.Shutdown(control_pb2.ShutdownRequest(), timeout=timeout_s)
