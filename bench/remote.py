@@ -7,9 +7,11 @@ import multiprocessing
 from collections.abc import Callable
 from inspect import isawaitable
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+SPAWN = multiprocessing.get_context("spawn")
 CALL_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 10.0
 
@@ -17,15 +19,21 @@ EXIT_TIMEOUT_S = 10.0
 class Remote:
     """Maintains the process until the end of the `with` block. `make(*arguments)` is called in it, inside a loop."""
 
-    def __init__(self, make: Callable[..., object], *arguments: object) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(
+        self,
+        make: Callable[..., object],
+        *arguments: object,
+        context: SpawnContext | ForkServerContext = SPAWN,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = timeout_s  # of each call
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_main, args=(theirs, make, arguments), daemon=True)
         self._process.start()
         theirs.close()
         self.answer()
 
-    def __enter__(self) -> Remote:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -45,8 +53,8 @@ class Remote:
         self._pipe.send((method, arguments))
 
     def answer(self) -> Any:
-        if not self._pipe.poll(CALL_TIMEOUT_S):
-            raise TimeoutError(f"a process of the measurement did not answer in {CALL_TIMEOUT_S:g} s")
+        if not self._pipe.poll(self._timeout_s):
+            raise TimeoutError(f"the process did not answer within {self._timeout_s:g} s")
         answer = self._pipe.recv()
         if isinstance(answer, BaseException):
             raise answer
