@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.fake_runner import FakeModel
 from tests.drill.crowd import Client, Crowd
 from tests.drill.impatient import Ask, asks
+from tests.drill.small_cluster import small_cluster
 from tests.drill.watch import Watch
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 MODEL = FakeModel(seconds_per_step=0.004, seconds_per_token=0.00002)
@@ -101,19 +98,6 @@ class Drill:
         return Crowd((host, int(port)), given).run()
 
 
-@contextmanager
-def small_cluster() -> Iterator[Processes]:
-    with tempfile.TemporaryDirectory(prefix="pdserve-drill-") as folder:
-        logs = Path(folder, "logs")
-        logs.mkdir()
-        model = write_fake_model(Path(folder, "model"), MODEL)
-        processes = Processes(model, logs, engine={"num_blocks": 2048}, kv_transfer={"ucx_net_devices": "lo"})
-        try:
-            yield processes
-        finally:
-            processes.stop()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="flood | burst | churn", default=["flood", "burst", "churn"])
@@ -122,7 +106,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"seed {options.seed}, {sys.platform}")
     for scenario in options.scenarios:
-        with small_cluster() as processes:
+        with small_cluster(MODEL, 2048) as processes:
             drill = Drill(processes, options.seed)
             drill.start(f"--max-queued-requests={FLOOD_QUEUE if scenario == 'flood' else 2048}")
             match scenario:

@@ -9,16 +9,12 @@ import argparse
 import random
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.fake_runner import FakeModel, FakeRunner
-from tests.fake_model import write_fake_model
+from tests.drill.small_cluster import small_cluster
 from tests.integration.processes import Processes, WorkerProcess
 
 MODEL = FakeModel(seconds_per_step=0.004, seconds_per_token=0.0001)
@@ -27,6 +23,7 @@ NODE_BLOCKS = 60  # half of the prompts' blocks fit in both together
 WORKER_BLOCKS = 96  # of a worker's own cache, which few prompts fit in
 NUM_TOKENS = 6
 AT_ONCE = 2
+LEAST = 6  # requests one after the other in a phase, however slow the machine is
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class Drill:
 
     def _ask_until(self, ends_at: float, seed: str) -> list[float]:
         rng, times = random.Random(seed), []
-        while time.monotonic() < ends_at:
+        while time.monotonic() < ends_at or len(times) < LEAST:
             times.append(self._ask(rng.choice(self._prompts)))
         return times
 
@@ -120,24 +117,6 @@ class Drill:
         }
 
 
-@contextmanager
-def small_cluster() -> Iterator[Processes]:
-    with tempfile.TemporaryDirectory(prefix="pdserve-drill-") as folder:
-        model, logs = Path(folder, "model"), Path(folder, "logs")
-        model.mkdir()
-        logs.mkdir()
-        processes = Processes(
-            write_fake_model(model, MODEL),
-            logs,
-            engine={"num_blocks": WORKER_BLOCKS},
-            kv_transfer={"ucx_net_devices": "lo"},
-        )
-        try:
-            yield processes
-        finally:
-            processes.stop()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -145,7 +124,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    with small_cluster() as processes:
+    with small_cluster(MODEL, WORKER_BLOCKS) as processes:
         phases = Drill(processes, options.seed).run(options.seconds)
     print(f"seed {options.seed}, {sys.platform}; time to the first token in ms; counts of the nodes that answer")
     print("| | requests | p50 | p99 | max | p99 ratio | hits | misses | evictions |")

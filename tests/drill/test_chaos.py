@@ -51,13 +51,10 @@ class OwnFleet:
 
 async def test_requests_are_answered_right_while_workers_die_stop_and_are_cut_off(tmp_path: Path) -> None:
     folder = write_fake_model(tmp_path / "model", FakeModel(seconds_per_step=0.005))
-    processes = Processes(folder, tmp_path, engine={"num_blocks": 256})
-    try:
+    with Processes(folder, tmp_path, engine={"num_blocks": 256}) as processes:
         await asyncio.to_thread(processes.start_workers, 2, 2)
         place = Place(processes.controller.address, folder, "test", tmp_path / "drill-proxy.log")
         verdict = await Drill(PLAN, OwnFleet(processes), place, print).run()
-    finally:
-        await asyncio.to_thread(processes.stop)
     assert verdict.is_good, verdict.faults
     assert verdict.mishaps.total() >= 2
     assert verdict.answered + verdict.vanished + verdict.at_two_deaths == PLAN.num_requests

@@ -20,13 +20,10 @@ def drill(fake_cluster: Processes) -> Drill:
 
 def test_of_a_flood_each_is_answered_refused_or_gone_and_nothing_is_left(tmp_path: Path) -> None:
     """Field report D46."""
-    processes = Processes(write_fake_model(tmp_path / "model"), tmp_path, engine={"num_blocks": 256})
-    try:
+    with Processes(write_fake_model(tmp_path / "model"), tmp_path, engine={"num_blocks": 256}) as processes:
         drill = Drill(processes, seed=1)
         drill.start("--max-queued-requests=16")
         result = drill.at_once("flood", 200, 60.0)
-    finally:
-        processes.stop()
     assert set(result.outcomes) == {"answered", "refused: 429"}
     assert result.outcomes["answered"] >= 16
     assert result.refusals_without_retry_after == 0

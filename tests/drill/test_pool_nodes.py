@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.drill.pool_nodes import Drill, small_cluster
+from tests.drill.pool_nodes import MODEL, WORKER_BLOCKS, Drill
+from tests.drill.small_cluster import small_cluster
 
 pytestmark = pytest.mark.drill
 
@@ -14,7 +15,7 @@ STOPPED_S = 1.5  # so long one node is stopped; the other phases are parts of it
 
 def test_with_one_of_two_evicting_nodes_stopped_then_killed_then_back_empty_every_text_is_right() -> None:
     """Field report D38."""
-    with small_cluster() as processes:
+    with small_cluster(MODEL, WORKER_BLOCKS) as processes:
         phases = {phase.name: phase for phase in Drill(processes, SEED).run(STOPPED_S)}
     assert list(phases) == ["both nodes", "one stopped", "continued", "killed", "back, empty"]
     assert all(phase.first_token_s for phase in phases.values())

@@ -24,10 +24,7 @@ def real_model() -> Path:
 def fake_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One prefill worker, one decode worker and a proxy over the fake model, which takes 2 ms a step."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), FakeModel(seconds_per_step=0.002))
-    processes = Processes(folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256})
-    try:
+    with Processes(folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}) as processes:
         processes.start_workers()
         processes.start_proxy()
         yield processes
-    finally:
-        processes.stop()

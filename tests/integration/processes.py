@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import proxy.__main__
 from cluster.spec import ROLES, RoleName
+from deploy.ports import free_ports
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from security.address import join_host_port
 from security.cluster_tls import ClusterTls
@@ -146,7 +147,7 @@ class WorkerProcess:
 
 @dataclass
 class Processes:
-    """Maintains everything it started, until `stop`."""
+    """Maintains everything it started until the end of the `with` block, or `stop`."""
 
     model_dir: Path
     log_dir: Path
@@ -162,6 +163,14 @@ class Processes:
         self.http = ""
         self.grpc = ""
         self._proxy: ForkedProcess | None = None
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def start_worker(self, role: RoleName, name: str = "", host: Host = HERE, **fields: Any) -> WorkerProcess:
         name = name or f"{role}-{sum(1 for w in self.workers if w.role == role)}"
@@ -232,7 +241,7 @@ class Processes:
         )
 
     def start_proxy(self, *arguments: str, host: Host = HERE) -> None:
-        http_port, grpc_port = free_port(), free_port()
+        http_port, grpc_port = free_ports([""] * 2)
         self.http = f"http://{join_host_port(host.address, http_port)}"
         self.grpc = join_host_port(host.address, grpc_port)
         options = {
@@ -346,9 +355,3 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not true within {timeout_s:g} s"
         ended.wait(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

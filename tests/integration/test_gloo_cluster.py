@@ -23,13 +23,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two prefill and two decode workers, whose number each test chooses."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), MODEL)
     kv_transfer = {**DEADLINES, "transports": ["gloo"]}
-    processes = Processes(folder, tmp_path_factory.mktemp("logs"), kv_transfer=kv_transfer)
-    try:
+    with Processes(folder, tmp_path_factory.mktemp("logs"), kv_transfer=kv_transfer) as processes:
         processes.start_workers(prefill=2, decode=2)
         processes.start_proxy()
         yield processes
-    finally:
-        processes.stop()
 
 
 def use(cluster: Processes, workers: list[WorkerProcess]) -> None:

@@ -45,13 +45,10 @@ MODEL = FakeModel(num_layers=4, num_kv_heads=4, head_dim=64, seconds_per_step=0.
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Processes]:
     """A pair that a test may break."""
-    processes = Processes(write_fake_model(tmp_path / "model", MODEL), tmp_path, kv_transfer=DEADLINES)
-    try:
+    with Processes(write_fake_model(tmp_path / "model", MODEL), tmp_path, kv_transfer=DEADLINES) as processes:
         processes.start_workers()
         processes.start_proxy()
         yield processes
-    finally:
-        processes.stop()
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

@@ -70,8 +70,7 @@ def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
     folder = tmp_path_factory.mktemp("hosts")
     with network(4) as net:
         model = write_fake_model(folder / "model", MODEL)
-        processes = Processes(model, folder, kv_transfer=DEADLINES, own_address=net.own_address)
-        try:
+        with Processes(model, folder, kv_transfer=DEADLINES, own_address=net.own_address) as processes:
             proxy, near, at_decode, other = net.hosts
             with ThreadPoolExecutor(3) as pool:
                 starts = [
@@ -83,8 +82,6 @@ def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
                     start.result()
             processes.start_proxy("--insecure", host=proxy)
             yield Lan(net, processes)
-        finally:
-            processes.stop()
 
 
 @pytest.fixture(autouse=True)

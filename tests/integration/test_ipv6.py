@@ -26,16 +26,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     folder = write_fake_model(tmp_path_factory.mktemp("model"), FakeModel(seconds_per_step=0.002))
-    processes = Processes(
+    with Processes(
         folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}, own_address=LOOPBACK.address
-    )
-    try:
+    ) as processes:
         for role in ("prefill", "decode"):
             processes.start_worker(role, host=LOOPBACK)
         processes.start_proxy(host=LOOPBACK)
         yield processes
-    finally:
-        processes.stop()
 
 
 def test_kv_is_handed_over_between_workers_on_ipv6(cluster: Processes) -> None:

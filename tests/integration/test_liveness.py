@@ -7,12 +7,14 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from bench.chaos.relay import Relay
 from engine.fake_runner import FakeModel, FakeRunner
 from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, WorkerProcess, metric_value, wait_until
@@ -28,15 +30,14 @@ DEADLINES = {"lease_s": 6.0, "renew_every_s": 1.0, "silent_peer_s": 4.0, "open_t
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One prefill worker and two decode workers, whose engines count as stuck after 2 s."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), MODEL)
-    processes = Processes(folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}, kv_transfer=DEADLINES)
-    try:
+    with Processes(
+        folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}, kv_transfer=DEADLINES
+    ) as processes:
         processes.start_worker("prefill", stuck={"after_s": 2.0})
         for _ in range(2):
             processes.start_worker("decode", stuck={"after_s": 2.0})
         processes.start_proxy()
         yield processes
-    finally:
-        processes.stop()
 
 
 def prompt_of(length: int, seed: int) -> list[int]:
@@ -78,31 +79,79 @@ async def ask(client: httpx.AsyncClient, cluster: Processes, prompt: list[int], 
     return response.json()["choices"][0]["text"], response.headers["x-decode-worker"]
 
 
-async def test_a_second_proxy_serves_from_its_first_ready_on_and_its_death_frees_its_requests(
+async def test_a_worker_that_is_slow_for_a_moment_stays_and_one_that_dies_costs_no_request(cluster: Processes) -> None:
+    """Field report D13: the proxy is not told of the death; after the first connection refused it asks nobody there."""
+    asked_again = partial(metric_value, f"{cluster.http}/metrics", "pdserve_retries_total")
+    dying, other = cluster.worker("decode-0"), cluster.worker("decode-1")
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        async with stopped([dying]):
+            slow = [asyncio.create_task(ask(client, cluster, prompt_of(30, seed), 4)) for seed in range(8)]
+            await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+        assert [text for text, _ in await asyncio.gather(*slow)] == [expected(prompt_of(30, n), 4) for n in range(8)]
+        await true(lambda: cluster.complete([97, 98], 2).headers["x-decode-worker"] == dying.name)
+        prompts = [prompt_of(30, seed) for seed in range(10, 26)]
+        asking = [asyncio.create_task(ask(client, cluster, prompt, 40)) for prompt in prompts]
+        await true(lambda: dying.metric("pdserve_num_requests_running") > 0)
+        dying.kill()
+        assert [text for text, _ in await asyncio.gather(*asking)] == [expected(prompt, 40) for prompt in prompts]
+        before = asked_again()
+        answers = [await ask(client, cluster, prompt, 2) for prompt in prompts]
+        assert {worker for _, worker in answers} == {other.name}
+        assert asked_again() == before
+    await asyncio.to_thread(cluster.replace, dying)
+    await true(lambda: cluster.complete([97, 98], 2).headers["x-decode-worker"] == dying.name)
+    cluster.wait_idle()
+
+
+async def test_a_proxy_that_starts_while_the_controller_is_paused_serves_from_its_first_ready_on(
     cluster: Processes, tmp_path: Path
 ) -> None:
-    """Field reports D43 and D15: it is not ready before a generation works, and one that is killed leaves nothing."""
-    other = Processes(cluster.model_dir, tmp_path)
-    other.controller.set_members([worker.member() for worker in cluster.workers])
-    try:
-        await asyncio.to_thread(other.start_proxy)
+    """Field reports D43 and D15: before it is ready it says 503; its models, its readiness and its answers agree."""
+    living = [worker.process.pid for worker in cluster.workers]
+    with Processes(cluster.model_dir, tmp_path) as other:
+        other.controller.set_members([worker.member() for worker in cluster.workers])
+        controller = Relay("127.0.0.1", int(other.controller.address.rpartition(":")[2]))
+        await controller.start()
+        through = f"--controller=127.0.0.1:{controller.port}"
         async with httpx.AsyncClient(timeout=PATIENCE_S, limits=httpx.Limits(max_connections=None)) as client:
-            answers = await asyncio.gather(*(ask(client, other, prompt_of(5, seed), 2) for seed in range(200)))
-            assert {worker for _, worker in answers} == {"decode-0", "decode-1"}
-            open_streams = [asyncio.create_task(ask(client, other, prompt_of(50, seed), 1500)) for seed in range(6)]
-            await true(lambda: sum(w.metric("pdserve_num_requests_running") for w in cluster.workers) >= 2)
-            assert await asyncio.to_thread(cluster.text, [97, 98], 4) == expected([97, 98], 4)
-            other.kill_proxy()
-            for ended in await asyncio.gather(*open_streams, return_exceptions=True):
-                assert isinstance(ended, httpx.TransportError)
-        cluster.wait_idle()
-        assert await asyncio.to_thread(cluster.text, [97, 98], 4) == expected([97, 98], 4)
-        await asyncio.to_thread(other.start_proxy)
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
-            answers = await asyncio.gather(*(ask(client, other, prompt_of(5, seed), 2) for seed in range(20)))
-            assert {worker for _, worker in answers} == {"decode-0", "decode-1"}
-    finally:
-        other.stop()
+            for num_requests in (200, 20):  # the second time after its death
+                controller.stall()
+                starting = asyncio.create_task(asyncio.to_thread(other.start_proxy, through))
+                await true(lambda: status(f"{other.http}/health") == 200)
+                assert status(f"{other.http}/ready") == 503
+                early = await client.post(f"{other.http}/v1/completions", json=body_of([97], 1))
+                assert early.status_code == 503
+                controller.flow()
+                await starting
+                await all_serve(client, other, num_requests)
+                controller.stall()  # it serves on with whom it knows
+                await all_serve(client, other, 10)
+                open_streams = [asyncio.create_task(ask(client, other, prompt_of(50, n), 1500)) for n in range(6)]
+                await true(lambda: sum(w.metric("pdserve_num_requests_running") for w in cluster.workers) >= 2)
+                assert await asyncio.to_thread(cluster.text, [97, 98], 4) == expected([97, 98], 4)
+                other.kill_proxy()
+                for ended in await asyncio.gather(*open_streams, return_exceptions=True):
+                    assert isinstance(ended, httpx.TransportError)
+                await true(lambda: all(worker.is_idle for worker in cluster.workers))
+        await controller.close()
+    assert [worker.process.pid for worker in cluster.workers if worker.process.poll() is None] == living
+
+
+def status(url: str) -> int:
+    """0 where nobody answers."""
+    try:
+        return httpx.get(url, timeout=2).status_code
+    except httpx.TransportError:
+        return 0
+
+
+async def all_serve(client: httpx.AsyncClient, cluster: Processes, num_requests: int) -> None:
+    """At once; and the proxy says that they can."""
+    answers = await asyncio.gather(*(ask(client, cluster, prompt_of(5, seed), 2) for seed in range(num_requests)))
+    assert {worker for _, worker in answers} == {"decode-0", "decode-1"}
+    assert (await client.get(f"{cluster.http}/ready")).status_code == 200
+    models = (await client.get(f"{cluster.http}/v1/models")).json()["data"]
+    assert [model["id"] for model in models] == ["test"]
 
 
 @asynccontextmanager
@@ -150,17 +199,17 @@ async def test_a_client_that_drops_leaves_nothing_in_whatever_phase(
 
 
 async def test_what_cancelled_transfers_held_comes_back_by_timer_alone(cluster: Processes) -> None:
-    """Field report D05: the pool of P is full of prompts whose decode worker is gone, and nothing else is sent."""
+    """Field report D05: the pool of P is full, decode workers are stopped, the proxy is gone, and nothing is sent."""
     prefill = cluster.worker("prefill-0")
     decodes = [worker for worker in cluster.workers if worker.role == "decode"]
     async with stopped(decodes), httpx.AsyncClient(timeout=PATIENCE_S) as client:
         bodies = [body_of(prompt_of(1200, 9000 + n), 4) for n in range(3)]
         asking = [asyncio.create_task(client.post(f"{cluster.http}/v1/completions", json=body)) for body in bodies]
         await true(lambda: prefill.metric("pdserve_kv_blocks", state="free") < 60)
-        for each in asking:
-            each.cancel()
+        cluster.kill_proxy()
         await asyncio.gather(*asking, return_exceptions=True)
         await true(lambda: prefill.is_idle)
+    await asyncio.to_thread(cluster.start_proxy)
     cluster.wait_idle()
     prompt = prompt_of(3900, 1)
     await true(lambda: cluster.complete(prompt, 4).headers["x-path"] == "p2p")

@@ -24,14 +24,11 @@ NUM_TOKENS = 20
 @pytest.fixture
 def cluster(real_model: Path, tmp_path: Path) -> Iterator[Processes]:
     """The proxy does not know the second decode worker yet."""
-    processes = Processes(real_model, tmp_path, engine={"num_blocks": 128})
-    try:
+    with Processes(real_model, tmp_path, engine={"num_blocks": 128}) as processes:
         processes.start_workers(prefill=1, decode=2)
         processes.controller.set_members([w.member() for w in processes.workers if w.name != "decode-1"])
         processes.start_proxy()
         yield processes
-    finally:
-        processes.stop()
 
 
 def completion(**fields: Any) -> Question:

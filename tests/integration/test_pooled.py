@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ TRANSFER = {
     "pool_lookup_timeout_s": 4.0,
 }  # a busy machine must not look like a node that stopped
 QUICK = {"ucx_net_devices": "lo", "pool_lookup_timeout_s": 0.5, "pool_avoid_s": 1.0}
+SEEN_S = 1.8  # after a node stopped every request that was there has seen it
+NUM_TIMED = 8  # requests, before and after that
 ENGINE = {"num_blocks": 256, "scheduling": {"prefill_chunk_size": CHUNK}}
 TINY = {"num_blocks": 20, "scheduling": {"prefill_chunk_size": CHUNK, "preemption": "recompute"}}
 
@@ -41,15 +44,12 @@ TINY = {"num_blocks": 20, "scheduling": {"prefill_chunk_size": CHUNK, "preemptio
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two workers of each kind and two pool nodes."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), FakeModel(seconds_per_step=0.001))
-    processes = Processes(folder, tmp_path_factory.mktemp("logs"), engine=ENGINE, kv_transfer=TRANSFER)
-    try:
+    with Processes(folder, tmp_path_factory.mktemp("logs"), engine=ENGINE, kv_transfer=TRANSFER) as processes:
         processes.start_workers(prefill=2, decode=2)
         processes.start_pool_node()
         processes.start_pool_node()
         processes.start_proxy("--kv-mode=pooled")
         yield processes
-    finally:
-        processes.stop()
 
 
 def prompt_of(length: int, seed: int) -> list[int]:
@@ -146,10 +146,12 @@ def test_a_node_that_stops_while_it_is_read_and_offered_to_slows_others_once(clu
     only(cluster, *(worker.name for worker in workers))
     node = cluster.pool_nodes[0]
     times: list[tuple[float, float]] = []  # start, duration
+    over = threading.Event()
 
-    def work(seed: int, until: float) -> None:
+    def work(seed: int) -> None:
         generator = random.Random(seed)
-        while (started_at := time.monotonic()) < until:
+        while not over.is_set():
+            started_at = time.monotonic()
             ask(
                 cluster,
                 [
@@ -159,13 +161,18 @@ def test_a_node_that_stops_while_it_is_read_and_offered_to_slows_others_once(clu
             )
             times.append((started_at, time.monotonic() - started_at))
 
-    now = time.monotonic()
     with ThreadPoolExecutor(3) as threads:
-        working = [threads.submit(work, seed, now + 3.8) for seed in range(3)]
-        time.sleep(1.0)
-        node.signal(signal.SIGSTOP)
-        time.sleep(2.4)
-        node.kill()
+        working = [threads.submit(work, seed) for seed in range(3)]
+        try:
+            wait_until(lambda: len(times) > NUM_TIMED, 60)
+            stopped_at = time.monotonic()
+            node.signal(signal.SIGSTOP)
+            wait_until(lambda: num_begun_since(times, stopped_at + SEEN_S) > NUM_TIMED, 60)
+            node.kill()
+            killed_at = time.monotonic()
+            wait_until(lambda: num_begun_since(times, killed_at) > NUM_TIMED, 60)
+        finally:
+            over.set()
         for worked in working:
             worked.result(60)
     cluster.pool_nodes.remove(node)
@@ -174,14 +181,16 @@ def test_a_node_that_stops_while_it_is_read_and_offered_to_slows_others_once(clu
         worker.kill()
         cluster.workers.remove(worker)
     cluster.start_pool_node(node.name)
-    quiet = sorted(duration for at, duration in times if at + duration < now + 1.0)
-    late = [duration for at, duration in times if at > now + 2.8]
-    assert len(quiet) > 3
-    assert len(late) > 3
+    quiet = sorted(duration for at, duration in times if at + duration < stopped_at)
+    late = [duration for at, duration in times if at > stopped_at + SEEN_S]
     assert sorted(late)[len(late) // 2] < 2 * quiet[-1]
     only(cluster, "prefill-0", "decode-0")
     ask(cluster, prompt_of(6 * BLOCK, seed=310))
     check_nothing_is_held(cluster)
+
+
+def num_begun_since(times: list[tuple[float, float]], moment: float) -> int:
+    return sum(at > moment for at, _ in times)
 
 
 def test_cancelled_at_random_moments_requests_leave_nothing(cluster: Processes) -> None:
@@ -252,9 +261,8 @@ def complete(cluster: Processes, prompt: list[int], n: int, headers: dict[str, s
 
 def test_the_real_models_text_is_the_same_from_the_pool(real_model: Path, tmp_path: Path) -> None:
     engine = {"num_blocks": 64, "max_model_len": 1024}
-    processes = Processes(real_model, tmp_path, engine=engine, kv_transfer=TRANSFER)
     prompt = [int(n) for n in random.Random(1).choices(range(1000, 20000), k=150)]
-    try:
+    with Processes(real_model, tmp_path, engine=engine, kv_transfer=TRANSFER) as processes:
         processes.start_workers(prefill=2, decode=1)
         processes.start_pool_node(ram_bytes=32 << 20)
         processes.start_proxy("--kv-mode=pooled")
@@ -266,5 +274,3 @@ def test_the_real_models_text_is_the_same_from_the_pool(real_model: Path, tmp_pa
             texts.append(answer.json()["choices"][0]["text"])
         assert texts[0] == texts[1] == texts[2]
         assert from_pool(processes.worker("prefill-1")) == 128
-    finally:
-        processes.stop()

@@ -59,14 +59,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     folder = write_fake_model(tmp_path_factory.mktemp("model"), FakeModel(seconds_per_step=0.001))
     engine = {"num_blocks": 640, "scheduling": {"prefill_chunk_size": CHUNK}}
     kv_transfer = {"transports": ["nixl", "gloo"], "ucx_net_devices": "lo", "pool_lookup_timeout_s": 4.0}
-    processes = Processes(folder, tmp_path_factory.mktemp("logs"), engine=engine, kv_transfer=kv_transfer)
-    try:
+    with Processes(folder, tmp_path_factory.mktemp("logs"), engine=engine, kv_transfer=kv_transfer) as processes:
         processes.start_workers(prefill=1, decode=2)
         processes.start_pool_node()
         processes.start_proxy("--local-prefill=by_cost")
         yield processes
-    finally:
-        processes.stop()
 
 
 def only(cluster: Processes, *names: str, transport: str = "nixl") -> None:

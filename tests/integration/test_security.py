@@ -66,11 +66,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "model").mkdir()
     guarded = Guarded(folder)
-    try:
+    with guarded.processes:
         guarded.start()
         yield guarded
-    finally:
-        guarded.processes.stop()
 
 
 def prompt(seed: int) -> list[int]:

@@ -16,7 +16,7 @@ from engine.scheduling import STRATEGIES, SchedulingConfig
 
 pytestmark = pytest.mark.integration
 
-NUM_TOKENS = 24
+NUM_TOKENS = 14
 LENGTHS = (5, 60, 33, 130, 17, 40)
 MAX_MODEL_LEN = 512
 ROOMY = 200  # blocks

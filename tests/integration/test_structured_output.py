@@ -56,13 +56,10 @@ PARIS: list[Any] = [{"role": "user", "content": "What is the weather in Paris? D
 
 @pytest.fixture(scope="module")
 def cluster(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    processes = Processes(real_model, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 128})
-    try:
+    with Processes(real_model, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 128}) as processes:
         processes.start_workers()
         processes.start_proxy()
         yield processes
-    finally:
-        processes.stop()
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +154,7 @@ def test_a_grammar_that_hangs_its_compiler_hangs_nobody_else(cluster: Processes,
 def test_the_process_that_tries_grammars_ends_when_its_proxy_is_killed(
     real_model: Path, tmp_path: Path, cluster: Processes
 ) -> None:
-    other = Processes(real_model, tmp_path)
-    try:
+    with Processes(real_model, tmp_path) as other:
         other.controller.set_members([worker.member() for worker in cluster.workers])
         before = set(checkers())
         other.start_proxy()
@@ -169,8 +165,6 @@ def test_the_process_that_tries_grammars_ends_when_its_proxy_is_killed(
         assert proxy is not None
         proxy.kill()
         checker.wait(5)
-    finally:
-        other.stop()
 
 
 def checkers() -> list[psutil.Process]:
