@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy import keys_cli
+from deploy import keys_cli, recording_cli, trial_cli
+from deploy.cluster_name import Name
 
 app = typer.Typer(
     name="pdserve",
@@ -24,13 +25,6 @@ app = typer.Typer(
 
 app.add_typer(keys_cli.app, name="keys")
 app.command("certs")(keys_cli.certs)
-
-Name = Annotated[str, typer.Option("--name", help="Which cluster, when this machine runs several.", metavar="NAME")]
-
-
-class Axis(StrEnum):
-    TIME = "time"
-    STEP = "step"
 
 
 class Role(StrEnum):
@@ -201,89 +195,10 @@ def role(
     run(name, worker, to.value)
 
 
-Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Record so long, from now on.", metavar="N")]
-Last = Annotated[
-    float | None,
-    typer.Option(
-        "--last", min=0.1, help="Instead, what lies back so long, where it is still kept.", metavar="N",
-        show_default=False,
-    ),
-]  # fmt: skip
-
-
-@app.command()
-def trace(
-    seconds: Seconds = 10.0,
-    last: Last = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="JSON.", metavar="FILE")] = Path("trace.json"),
-    name: Name = "default",
-) -> None:
-    """Record what all workers and the proxy do, as a file for ui.perfetto.dev."""
-    from deploy.commands.trace import run
-
-    run(name, seconds, last, output)
-
-
-@app.command()
-def timeline(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="A trace; without it, the cluster is recorded.", metavar="TRACE", show_default=False),
-    ] = None,
-    seconds: Seconds = 10.0,
-    last: Last = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="SVG or PNG.", metavar="FILE")] = Path("timeline.svg"),
-    by: Annotated[Axis, typer.Option(help="The axis; by steps only for one engine.")] = Axis.TIME,
-    title: Annotated[str | None, typer.Option(help="Of the picture.", metavar="TEXT", show_default=False)] = None,
-    name: Name = "default",
-) -> None:
-    """Draw a picture of a trace: a row for each request, with its prefill, transfer and decode."""
-    from deploy.commands.timeline import run
-
-    run(name, file, seconds, last, output, by is Axis.STEP, title)
-
-
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure parts of it on this machine.")
-app.add_typer(bench, name="bench")
-
-
-@bench.command()
-def kv(
-    model: Annotated[
-        str, typer.Option(help="Whose prompts are handed off.", metavar="PATH|HUB_ID")
-    ] = "smollm2-135m-instruct",
-    tokens: Annotated[int, typer.Option(min=32, help="Of such a prompt.", metavar="N")] = 2048,
-    repeats: Annotated[int, typer.Option(min=1, help="Of each read.", metavar="N")] = 7,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Markdown, and a plot beside it.", metavar="FILE")
-    ] = None,
-) -> None:
-    """Bandwidth and latency of each KV transport beside memcpy, and what of a hand-off prefill does not hide."""
-    from deploy.commands.bench import run
-
-    run(model, tokens, repeats, output)
-
-
-drill = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Try what it promises on a cluster of its own.")
-app.add_typer(drill, name="drill")
-
-
-@drill.command()
-def chaos(
-    requests: Annotated[int, typer.Option(min=1, help="How many are asked, 32 at once.", metavar="N")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of requests and mishaps.", metavar="N")] = 0,
-    clients_vanish: Annotated[
-        bool, typer.Option("--clients-vanish", help="Clients go away at random moments.")
-    ] = False,
-    scale: Annotated[bool, typer.Option("--scale", help="Pools grow and shrink meanwhile.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end.", metavar="FILE")
-    ] = None,
-) -> None:
-    """Kill, stop and cut off workers while requests run: each must be answered as undisturbed. Exit status 1 if not."""
-    from deploy.commands.drill import run
-
-    run(requests, seed, clients_vanish=clients_vanish, scales=scale, output=output)
+app.command("trace")(recording_cli.trace)
+app.command("timeline")(recording_cli.timeline)
+app.add_typer(trial_cli.bench, name="bench")
+app.add_typer(trial_cli.drill, name="drill")
 
 
 def main() -> None:

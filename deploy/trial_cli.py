@@ -1,0 +1,48 @@
+"""`pdserve bench …` and `pdserve drill …`: names and help texts; a command's code is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure parts of it on this machine.")
+
+
+@bench.command()
+def kv(
+    model: Annotated[
+        str, typer.Option(help="Whose prompts are handed off.", metavar="PATH|HUB_ID")
+    ] = "smollm2-135m-instruct",
+    tokens: Annotated[int, typer.Option(min=32, help="Of such a prompt.", metavar="N")] = 2048,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each read.", metavar="N")] = 7,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, and a plot beside it.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Bandwidth and latency of each KV transport beside memcpy, and what of a hand-off prefill does not hide."""
+    from deploy.commands.bench import run
+
+    run(model, tokens, repeats, output)
+
+
+drill = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Try what it promises on a cluster of its own.")
+
+
+@drill.command()
+def chaos(
+    requests: Annotated[int, typer.Option(min=1, help="How many are asked, 32 at once.", metavar="N")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of requests and mishaps.", metavar="N")] = 0,
+    clients_vanish: Annotated[
+        bool, typer.Option("--clients-vanish", help="Clients go away at random moments.")
+    ] = False,
+    scale: Annotated[bool, typer.Option("--scale", help="Pools grow and shrink meanwhile.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Kill, stop and cut off workers while requests run: each must be answered as undisturbed. Exit status 1 if not."""
+    from deploy.commands.drill import run
+
+    run(requests, seed, clients_vanish=clients_vanish, scales=scale, output=output)
