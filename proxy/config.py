@@ -58,7 +58,7 @@ class ProxyConfig(BaseModel):
 
     request_timeout_s: float = Field(600.0, gt=0)  # the longest deadline a request may have
     max_handoff_attempts: int = Field(2, ge=1)  # with a prefill worker, then the decode worker computes the prompt
-    max_attempts: int = Field(6, ge=1)  # of one request, all kinds together
+    max_attempts: int = Field(6, ge=1)  # of one request that fail; one whose worker left or was lost does not
     trace_requests: int = Field(4096, ge=0)  # the newest answers that are kept for `pdserve trace`; 0: none
     recovery_timeout_s: float = Field(30.0, gt=0)  # how long accepted requests wait for a decode worker to come back
     drain_timeout_s: float = Field(30.0, ge=0)  # how long SIGTERM waits for streams to finish

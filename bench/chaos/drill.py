@@ -29,7 +29,7 @@ from bench.chaos.verdict import IDLE_GAUGES, Verdict
 MARGIN_S = 15.0  # after a request's deadline: later is a hang
 READY_S = 60.0
 ASK_EVERY_S = 0.5
-TWO_DEATHS = "workers when they died"
+THREE_DEATHS = "3 workers when they died"
 UNNOTICED_S = 2.0  # for so long a dead worker may still get requests
 MISHAP_S, SCALING_S = 3.0, 12.0  # between two, about
 
@@ -159,10 +159,10 @@ class Drill:
                 self.verdict.wrong.append(f"{name}: {answer}, undisturbed {expected}")
 
     def _take_failure(self, failure: str, started_at: float) -> None:
-        """Only who says that it met two deaths, and can have met two, may fail."""
+        """Only who says that it met three deaths, and can have met three, may fail."""
         num_deaths = sum(at >= started_at - UNNOTICED_S for at in self._killed_at)
-        if TWO_DEATHS in failure and num_deaths >= 2:
-            self.verdict.at_two_deaths += 1
+        if THREE_DEATHS in failure and num_deaths >= 3:
+            self.verdict.at_three_deaths += 1
         else:
             self.verdict.failed.append(failure)
 

@@ -27,9 +27,7 @@ class Verdict:
     num_requests: int
     answered: int = 0
     vanished: int = 0  # clients that went away, as they were told to
-    at_two_deaths: int = (
-        0  # requests that were at two workers when these were killed: ended with an error, as they must
-    )
+    at_three_deaths: int = 0  # requests that were at so many workers when these were killed: ended, as they must
     wrong: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -57,7 +55,7 @@ class Verdict:
             ("requests", self.num_requests),
             ("answered as undisturbed", self.answered),
             ("clients that vanished", self.vanished),
-            ("ended after two deaths", self.at_two_deaths),
+            ("ended after three deaths", self.at_three_deaths),
             ("wrong texts", len(self.wrong)),
             ("hangs", len(self.hangs)),
             ("failed requests", len(self.failed)),

@@ -1,7 +1,7 @@
 """One choice of a request, from admission to its end: a small state machine, and the only place that tries again.
 
 It accepts tokens of the current attempt at the next index only, so nothing is said twice, whoever wakes up late. All
-attempts share one budget and the request's deadline; a request that was at two workers when they died is not tried
+attempts share one budget and the request's deadline; a request that was at three workers when they died is not tried
 again.
 """
 
@@ -222,7 +222,7 @@ class Lifecycle:
 
     def _reroute(self, attempt: Attempt, link: WorkerLink, reason: str) -> None:
         """A worker that leaves, or changes, hands the request back: nothing failed there."""
-        self._budget.avoid(link)
+        self._budget.handed_back(link)
         is_prefill = link is attempt.prefill
         self._retry("prefill" if is_prefill else "decode", reason, keep=attempt.decode if is_prefill else None)
 
@@ -279,7 +279,7 @@ class Lifecycle:
         self._metrics.retries.labels(stage).inc()
         self.phase = Phase.QUEUED
         self._waiter = Waiter(self.job, constraints, self._place, self._not_placed)
-        self._dispatcher.resubmit(self._waiter)
+        self._dispatcher.resubmit(self._waiter, self._budget.rest_s)
 
     def _not_placed(self, why: NotPlaced) -> None:
         self._waiter = None

@@ -17,7 +17,7 @@ from proxy.routing.queue import Asked, RequestQueue
 from proxy.routing.router import Router
 from proxy.workers.worker_pool import WorkerPool
 
-MAX_DEATHS = 2  # of workers that a request was at: one that kills workers must not walk on
+MAX_DEATHS = 3  # of workers that a request was at: one that kills workers must not walk on
 
 
 class Dispatcher:
@@ -32,6 +32,7 @@ class Dispatcher:
         self._started: dict[Waiter, None] = {}  # by earlier attempts
         self._is_scheduled = False
         self._recovery_timer: asyncio.TimerHandle | None = None  # while there is no decode worker
+        self._rests: dict[Waiter, asyncio.TimerHandle] = {}  # of those started that are not placed yet a while
         self._verdict_timers: dict[Waiter, asyncio.TimerHandle] = {}  # while it is open whether lost workers died
 
     @property
@@ -57,9 +58,11 @@ class Dispatcher:
         self.queue.push(waiter, asked)
         self.pump()
 
-    def resubmit(self, waiter: Waiter) -> None:
-        """Before everybody in the queue, and whatever waits at the workers."""
+    def resubmit(self, waiter: Waiter, rest_s: float = 0.0) -> None:
+        """After a rest before everybody in the queue, and whatever waits at the workers."""
         self._started[waiter] = None
+        if rest_s:
+            self._rests[waiter] = asyncio.get_running_loop().call_later(rest_s, self._rested, waiter)
         self.pump()
 
     def withdraw(self, waiter: Waiter) -> None:
@@ -78,7 +81,7 @@ class Dispatcher:
 
     def _pump(self) -> None:
         self._is_scheduled = False
-        for waiter in sorted(self._started, key=self._order):
+        for waiter in sorted((w for w in self._started if w not in self._rests), key=self._order):
             self._pump_started(waiter)
         while self._place_next():
             pass
@@ -97,6 +100,10 @@ class Dispatcher:
                 waiter.place(placement)
                 return True
         return False
+
+    def _rested(self, waiter: Waiter) -> None:
+        del self._rests[waiter]
+        self.pump()
 
     def _pump_started(self, waiter: Waiter) -> None:
         lost = waiter.constraints.lost
@@ -122,9 +129,10 @@ class Dispatcher:
 
     def _leave(self, waiter: Waiter) -> None:
         self._started.pop(waiter, None)
-        timer = self._verdict_timers.pop(waiter, None)
-        if timer is not None:
-            timer.cancel()
+        for timers in (self._rests, self._verdict_timers):
+            timer = timers.pop(waiter, None)
+            if timer is not None:
+                timer.cancel()
 
     def _update_recovery_timer(self) -> None:
         is_lost = bool(self.queue or self._started) and not self.has_decode

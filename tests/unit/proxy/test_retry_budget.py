@@ -42,6 +42,20 @@ def test_all_attempts_share_one_limit() -> None:
         budget.next_constraints(None)
 
 
+def test_moves_are_no_failures_and_rest_when_they_come_often() -> None:
+    budget = RetryBudget(max_attempts=1, max_handoff_attempts=1)
+    rests = []
+    for number in range(12):
+        budget.begin_attempt()
+        (budget.link_lost if number % 2 else budget.handed_back)(link("d"))
+        budget.next_constraints(None)
+        rests.append(budget.rest_s)
+    assert rests == [0.0] * 4 + [0.1, 0.2, 0.4, 0.8, 1.6] + [2.0] * 3
+    budget.begin_attempt()
+    with pytest.raises(BudgetSpent, match="1 attempts failed"):
+        budget.next_constraints(None)
+
+
 def test_workers_whose_links_broke_are_remembered_once_each() -> None:
     budget = RetryBudget(max_attempts=9, max_handoff_attempts=9)
     for incarnation in ("a", "b", "a"):
