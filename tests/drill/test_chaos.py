@@ -57,4 +57,4 @@ async def test_requests_are_answered_right_while_workers_die_stop_and_are_cut_of
         verdict = await Drill(PLAN, OwnFleet(processes), place, print).run()
     assert verdict.is_good, verdict.faults
     assert verdict.mishaps.total() >= 2
-    assert verdict.answered + verdict.vanished + verdict.at_two_deaths == PLAN.num_requests
+    assert verdict.answered + verdict.vanished + verdict.at_three_deaths == PLAN.num_requests
