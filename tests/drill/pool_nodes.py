@@ -94,7 +94,8 @@ class Drill:
         return Phase(name, tuple(times), *counts)
 
     def _ask_until(self, ends_at: float, seed: str) -> list[float]:
-        rng, times = random.Random(seed), []
+        rng = random.Random(seed)
+        times: list[float] = []
         while time.monotonic() < ends_at or len(times) < LEAST:
             times.append(self._ask(rng.choice(self._prompts)))
         return times
