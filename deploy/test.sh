@@ -22,9 +22,10 @@ step() {  # NAME COMMAND…: runs it, goes on whatever comes of it
 step format ruff format --check .
 step lint ruff check .
 step types mypy
-step unit pytest -q -n 2 --dist loadfile -rs tests/unit
-step integration pytest -q -n 2 --dist loadfile -rs --durations=10 tests/integration
-step drill pytest -q -rs --durations=5 tests/drill
+in_two=(-n 2 --dist loadfile --no-loadscope-reorder)  # processes; files in the order that tests/conftest.py gives
+step unit pytest -q "${in_two[@]}" -rs tests/unit
+step integration pytest -q "${in_two[@]}" -rs --durations=10 tests/integration
+step drill pytest -q "${in_two[@]}" -rs --durations=5 tests/drill
 echo "==> gpu: not run here; on a machine with one: PYTHON=.venv/bin/python tests/gpu/run.sh"
 step "nothing left behind" python -m tests.leftovers after "$left"
 

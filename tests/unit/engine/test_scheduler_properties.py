@@ -56,7 +56,7 @@ settings_of_engines = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(arrivals, min_size=1, max_size=14), settings_of_engines, st.integers(12, 40))
 def test_every_request_ends_with_its_own_text(
     plan: list[Arrival], fields: dict[str, object], small_budget: int

@@ -196,6 +196,6 @@ def prompt_of(session: int, attempt: int) -> list[int]:
 
 
 LeaseMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestLeaseMachine = LeaseMachine.TestCase

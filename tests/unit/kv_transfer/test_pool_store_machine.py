@@ -119,5 +119,5 @@ def ticket_of(n: int) -> Ticket:
 
 TestPoolStore = PoolStoreMachine.TestCase
 TestPoolStore.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,21 +15,25 @@ PLAIN_OR_SECURE = {"insecure_channel", "secure_channel", "add_insecure_port", "a
 OBJECT_COLLECTIVES = {"recv_object_list", "broadcast_object_list", "all_gather_object", "scatter_object_list"}
 
 
-def nodes() -> Iterator[tuple[Path, ast.AST]]:
-    for package in SERVING:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(), str(file))):
-                yield file.relative_to(ROOT), node
+@pytest.fixture(scope="module")
+def nodes() -> Sequence[tuple[Path, ast.AST]]:
+    files = [file for package in SERVING for file in sorted((ROOT / package).rglob("*.py"))]
+    return [
+        (file.relative_to(ROOT), node)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(), str(file)))
+        if isinstance(node, ast.Attribute | ast.Import | ast.ImportFrom | ast.Call)
+    ]
 
 
-def test_channels_and_ports_are_opened_in_one_place() -> None:
-    found = {file for file, node in nodes() if isinstance(node, ast.Attribute) and node.attr in PLAIN_OR_SECURE}
+def test_channels_and_ports_are_opened_in_one_place(nodes: Sequence[tuple[Path, ast.AST]]) -> None:
+    found = {file for file, node in nodes if isinstance(node, ast.Attribute) and node.attr in PLAIN_OR_SECURE}
     assert found == {Path("security/connection.py")}
 
 
-def test_nothing_is_unpickled() -> None:
+def test_nothing_is_unpickled(nodes: Sequence[tuple[Path, ast.AST]]) -> None:
     wrong = []
-    for file, node in nodes():
+    for file, node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -44,10 +48,10 @@ def test_nothing_is_unpickled() -> None:
 
 
 @pytest.mark.parametrize("word", ["authorization", "bearer"])
-def test_no_header_with_a_key_is_named_in_a_log_call(word: str) -> None:
+def test_no_header_with_a_key_is_named_in_a_log_call(nodes: Sequence[tuple[Path, ast.AST]], word: str) -> None:
     wrong = [
         f"{file}:{node.lineno}"
-        for file, node in nodes()
+        for file, node in nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
