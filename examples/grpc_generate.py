@@ -1,12 +1,14 @@
 """A generation over gRPC without generated code: the server describes itself (pip install grpcio-reflection).
 
 python examples/grpc_generate.py "What is the capital of France?"
+python examples/grpc_generate.py --address llm.example.org:8001 --ca ca.crt --key pdserve-…
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,14 +19,28 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 SERVICE = "pdserve.v1.Inference"
 
 
+def open_channel(address: str, authority: Path | None, key: str | None) -> grpc.Channel:
+    """`key`: sent with every call, reflection's too; only over TLS."""
+    if authority is None:
+        return grpc.insecure_channel(address)
+    credentials = grpc.ssl_channel_credentials(authority.read_bytes())
+    if key is not None:
+        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(key))
+    return grpc.secure_channel(address, credentials)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("prompt", nargs="?", default="What is the capital of France?")
     parser.add_argument("--address", default="127.0.0.1:8001")
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--ca", type=Path, help="the authority's certificate, where the port has TLS")
+    parser.add_argument("--key", help="the API key, where one is asked for")
     options = parser.parse_args()
+    if options.key is not None and options.ca is None:
+        parser.error("--key needs --ca: without TLS anybody on the way could read the key")
 
-    with grpc.insecure_channel(options.address) as channel:
+    with open_channel(options.address, options.ca, options.key) as channel:
         pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
         method = pool.FindServiceByName(SERVICE).FindMethodByName("Generate")
         request_class: Any = GetMessageClass(method.input_type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from security.cluster_tls import INTERNAL_NAME
 from security.connection import open_blocking_channel
 from security.pinned import pinned_context
 from tests.fake_model import write_fake_model
-from tests.integration.processes import Processes, wait_until
+from tests.integration.processes import ROOT, Processes, wait_until
 from tests.integration.test_cluster import PDSERVE
 
 pytestmark = pytest.mark.integration
@@ -92,6 +93,15 @@ def test_a_key_made_and_revoked_while_it_runs_counts_at_once(guarded: Guarded) -
     pdserve("keys", "revoke", "bob", *file)
     wait_until(lambda: guarded.ask([97], key).status_code == 401, TIMEOUT_S)
     assert "revoked" in pdserve("keys", "list", *file)
+
+
+def test_the_grpc_example_gets_in_with_a_key_and_the_authority(guarded: Guarded) -> None:
+    processes = guarded.processes
+    assert processes.tls is not None
+    example = [sys.executable, "examples/grpc_generate.py", "hi", "--address", processes.grpc, "--max-tokens", "9"]
+    example += ["--ca", str(processes.tls / "ca.crt"), "--key", guarded.key]
+    done = subprocess.run(example, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT)
+    assert 'decode_worker: "decode-0"' in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("who", ["prefill-0", "decode-0", "pool-0", "controller"])
