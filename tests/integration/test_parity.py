@@ -44,7 +44,7 @@ class Reference:
     """Hugging Face's greedy continuation, with the gap between its two best logits at each token."""
 
     def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     @torch.inference_mode()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,8 @@ def test_requests_that_are_cancelled_while_they_load_from_the_pool_leave_nothing
     with ThreadPoolExecutor(4) as threads:
         for longest_s in (0.06, 0.3, 1.5):  # until some are so patient that they load, on a busy machine too
             patience = [rng.uniform(0.0, longest_s) for _ in range(40)]
-            list(threads.map(lambda n: cancel(cluster, prompt(60 + n % 6), patience[n]), range(40)))
+            prompts = [prompt(60 + n % 6) for n in range(40)]
+            list(threads.map(partial(cancel, cluster), prompts, patience))
             if hits(cluster) > before:
                 break
     assert hits(cluster) > before

@@ -27,7 +27,7 @@ from engine.request import Request, SamplingParams
 from engine.sampled_token import SampledToken
 from engine.torch_runner import TorchRunner, load_torch_runner
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 ROUNDING = 5e-4  # of a logit
 BLOCK_SIZE = 16

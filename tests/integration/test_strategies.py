@@ -14,7 +14,7 @@ from engine.engine import Engine
 from engine.request import Request, SamplingParams
 from engine.scheduling import STRATEGIES, SchedulingConfig
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 NUM_TOKENS = 14
 LENGTHS = (5, 60, 33, 130, 17, 40)
@@ -25,7 +25,7 @@ TIGHT = 10  # not enough for all of them: somebody is preempted
 
 @pytest.fixture(scope="module")
 def roomy(real_model: Path) -> Engine:
-    return build_engine(real_model, EngineConfig(max_model_len=MAX_MODEL_LEN, num_blocks=ROOMY, threads=2))
+    return build_engine(real_model, EngineConfig(max_model_len=MAX_MODEL_LEN, num_blocks=ROOMY, threads=1))
 
 
 @pytest.fixture(scope="module")
