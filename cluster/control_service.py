@@ -14,11 +14,12 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from cluster.controller import Controller, NothingGeneratesError, WorkerStatus
+from cluster.controller import Controller, NothingGeneratesError
 from cluster.fleet import RoleChangeError, UnknownWorkerError, WorkerState
 from cluster.membership import Member, Snapshot
 from cluster.pool_load import pool_load
 from cluster.spec import ROLE_NAMES, ROLES
+from cluster.worker_status import WorkerStatus
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
 from security.connection import HANDSHAKE_OPTION, listen

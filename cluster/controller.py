@@ -10,30 +10,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import monotonic
 from uuid import uuid4
 
 from cluster.desired_file import DesiredFile
 from cluster.fleet import Fleet, FleetWorker, Retire, Start
-from cluster.launcher import Launcher, ProcessLost, RunningWorker, WorkerReport
+from cluster.launcher import Launcher, ProcessLost, RunningWorker
 from cluster.membership import Member, Membership
 from cluster.proxy_keeper import ProxyKeeper
 from cluster.spec import ClusterSpec, ProxySpec, RoleName, can_generate
+from cluster.worker_status import WorkerStatus, report_of
 
 DRAIN_MARGIN_S = 10.0  # for a drain's own answer
-DESCRIBE_TIMEOUT_S = 2.0
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """A worker as `ListWorkers` shows it. `report` is None while it does not answer."""
-
-    member: Member
-    num_restarts: int
-    last_error: str
-    report: WorkerReport | None
 
 
 class NothingGeneratesError(ValueError):
@@ -133,7 +122,7 @@ class Controller:
 
     async def list_workers(self) -> list[WorkerStatus]:
         workers = sorted(self.fleet.workers.values(), key=lambda w: (w.role, w.name))
-        reports = await asyncio.gather(*(self._report(worker.incarnation) for worker in workers))
+        reports = await asyncio.gather(*(report_of(self._running.get(worker.incarnation)) for worker in workers))
         return [
             WorkerStatus(self._member(worker), worker.num_restarts, worker.last_error, report)
             for worker, report in zip(workers, reports, strict=True)
@@ -233,16 +222,6 @@ class Controller:
                 logger.warning("%s did not drain: %s", retire.name, error)
         await worker.stop()
         return num_aborted
-
-    async def _report(self, incarnation: str) -> WorkerReport | None:
-        worker = self._running.get(incarnation)
-        if worker is None or worker.addresses is None:
-            return None
-        try:
-            async with asyncio.timeout(DESCRIBE_TIMEOUT_S):
-                return await worker.describe()
-        except (ProcessLost, TimeoutError):
-            return None
 
     def _member(self, worker: FleetWorker) -> Member:
         running = self._running.get(worker.incarnation)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.controller import WorkerStatus
 from cluster.fleet import WorkerState
 from cluster.spec import ROLES, RoleName
+from cluster.worker_status import WorkerStatus
 from rpc import control_pb2
 
 

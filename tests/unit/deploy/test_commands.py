@@ -13,10 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from cluster.control_service import worker_message
-from cluster.controller import WorkerStatus
 from cluster.fleet import WorkerState
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses, Member
+from cluster.worker_status import WorkerStatus
 from deploy.cli import app
 from deploy.cluster_access import ClusterAccess
 from deploy.cluster_folder import keep_logs, make_folder
