@@ -9,6 +9,7 @@ import importlib.metadata
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.access.caller import TENANT
 from proxy.errors import STATUS
 from proxy.openai.answer_schema import answer_schemas, reference
 from proxy.openai.body_schema import body_schemas
@@ -34,7 +35,7 @@ MEANINGS = {
 BY_KEY = (401, 403)
 ALL_ERRORS = tuple(sorted({status.http for status in STATUS.values()}))
 BODY_ERRORS = (400, *BY_KEY, 404, 408, 413, 500)
-TEXT_HEADER = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
+TEXT_HEADER = {"type": "string", "pattern": f"^{TENANT.pattern}$"}
 MILLISECONDS = {"type": "string", "pattern": "^[1-9][0-9]{0,8}$"}
 REQUEST_HEADERS: dict[str, tuple[Schema, str]] = {
     "x-request-id": (TEXT_HEADER, "A label for logs, traces and Abort."),
@@ -113,6 +114,8 @@ def _described(path: str, operation: Operation) -> Schema:
     if "{name}" in path:
         parameters.append(_parameter("name", "path", {"type": "string", "minLength": 1}, "The served name."))
     described: Schema = {"summary": operation.summary, "parameters": parameters, "responses": _responses(operation)}
+    if not set(BY_KEY) & set(operation.errors):
+        described["security"] = []
     if operation.body is not None:
         content = {"schema": reference(operation.body), "example": operation.example}
         described["requestBody"] = {"required": True, "content": {"application/json": content}}

@@ -9,6 +9,7 @@ import httpx
 import jsonschema
 import pytest
 
+from proxy.fronts.http_gate import OPEN
 from proxy.fronts.openapi import OPERATIONS, document
 from proxy.openai.api import ChatBody, CompletionBody
 from proxy.openai.body import Body
@@ -39,6 +40,14 @@ def test_every_path_is_described_and_no_other(served: Cluster) -> None:
         for method in route.methods - {"HEAD"}
     }
     assert routes == set(OPERATIONS)
+
+
+def test_what_needs_no_key_says_so_and_all_else_names_the_bearer() -> None:
+    described = document()
+    assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert {"key": []} in described["security"]
+    open_paths = {path for path, methods in described["paths"].items() if methods.get("get", {}).get("security") == []}
+    assert open_paths == OPEN
 
 
 @pytest.mark.parametrize("name", document()["components"]["schemas"])
