@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ MODEL = FakeModel(seconds_per_step=0.004, seconds_per_token=0.00002)
 FLOOD_QUEUE = 64  # requests that may wait: what is served within a client's patience
 CHURN_AT_ONCE = 64
 LEAVING = 0.34
+IDLE_S = 15.0  # after a churn
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Result:
         yield "slowest answer of /health", f"{self.watch.slowest_health_s:.2f} s"
         yield "most memory", f"{self.watch.most_bytes >> 20} MiB"
         yield "more memory after the first quarter", f"{100 * self.watch.growth_after_a_quarter:.1f} %"
+        yield "memory at the end", f"{self.watch.last_bytes >> 20} MiB"
         yield "processes that ended", f"{self.restarted}"
 
 
@@ -72,16 +75,19 @@ class Drill:
         """All of them in the same moment. Raises AssertionError for a leak."""
         return self._result(name, count, lambda: self._crowd(asks(self._seed, count, patience_s)))
 
-    def churn(self, count: int) -> Result:
-        """One crowd after the other, and then nothing."""
+    def churn(self, count: int, idle_s: float) -> Result:
+        """One crowd after the other, and then nothing for so long."""
         every = asks(self._seed, count, 60.0, leaving=LEAVING)
         crowds = [every[i : i + CHURN_AT_ONCE] for i in range(0, count, CHURN_AT_ONCE)]
-        return self._result("churn", count, lambda: [client for crowd in crowds for client in self._crowd(crowd)])
+        return self._result(
+            "churn", count, lambda: [client for crowd in crowds for client in self._crowd(crowd)], idle_s
+        )
 
-    def _result(self, name: str, count: int, run: Callable[[], Sequence[Client]]) -> Result:
+    def _result(self, name: str, count: int, run: Callable[[], Sequence[Client]], idle_s: float = 0.0) -> Result:
         with Watch(self._processes.http, self._processes.proxy_pid) as watch:
             clients = run()
             self._processes.wait_idle(60.0)
+            threading.Event().wait(idle_s)
         refused = [client for client in clients if outcome(client).startswith("refused")]
         return Result(
             name,
@@ -115,7 +121,7 @@ def main() -> None:
                 case "burst":
                     result = drill.at_once("burst", round(1280 * options.scale), 600.0)
                 case _:
-                    result = drill.churn(round(20_000 * options.scale))
+                    result = drill.churn(round(20_000 * options.scale), IDLE_S)
         print(f"\n| {scenario} | |\n|---|---:|")
         for name, value in result.rows():
             print(f"| {name} | {value} |")

@@ -39,7 +39,7 @@ def test_a_burst_that_finds_places_is_answered_as_a_whole(drill: Drill) -> None:
 
 def test_clients_that_leave_leave_nothing(drill: Drill) -> None:
     """Field report D47."""
-    result = drill.churn(150)
+    result = drill.churn(150, idle_s=0.0)
     assert sum(result.outcomes.values()) == 150
     assert not any(name.startswith("broken") for name in result.outcomes)
     assert result.outcomes["answered"] > 75

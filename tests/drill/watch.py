@@ -58,6 +58,10 @@ class Watch:
     def most_bytes(self) -> int:
         return max(sample.rss_bytes for sample in self.samples)
 
+    @property
+    def last_bytes(self) -> int:
+        return self.samples[-1].rss_bytes
+
     def _run(self) -> None:
         process = psutil.Process(self.pid)
         with httpx.Client(timeout=30) as client:

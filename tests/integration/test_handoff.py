@@ -210,6 +210,7 @@ def test_a_stopped_decode_worker_leaves_nothing_on_prefill(cluster: Processes) -
 
 
 def test_decode_killed_while_it_speaks_is_continued_without_a_seam(cluster: Processes) -> None:
+    """Field report D22: no text comes twice."""
     second = cluster.start_worker("decode", "decode-1")
     wait_until(lambda: cluster.complete([97, 98]).headers["x-decode-worker"] == second.name, 10)
     prompt, killed = prompt_of(40), threading.Event()

@@ -1,4 +1,7 @@
-"""A whole cluster on ::1: proxy, controller, workers, their peers and their metrics; and examples as they are."""
+"""A whole cluster on ::1: proxy, controller, workers, their peers, a pool and their metrics; and examples as they are.
+
+Field report D42.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     ) as processes:
         for role in ("prefill", "decode"):
             processes.start_worker(role, host=LOOPBACK)
+        processes.start_pool_node(host=LOOPBACK)
         processes.start_proxy(host=LOOPBACK)
         yield processes
 
@@ -42,9 +46,16 @@ def test_kv_is_handed_over_between_workers_on_ipv6(cluster: Processes) -> None:
     assert all(worker.addresses["grpc"].startswith("[::1]:") for worker in cluster.workers)
 
 
+def test_kv_goes_through_a_pool_on_ipv6(cluster: Processes) -> None:
+    _, finished = cluster.generate(list(range(40, 90)), 4, kv_mode="pooled")
+    assert finished.path == "pooled"
+    (node,) = cluster.pool_nodes
+    assert node.addresses["grpc"].startswith("[::1]:")
+
+
 def test_every_address_is_told_with_brackets_and_answers(cluster: Processes) -> None:
     targets = [target["targets"][0] for target in httpx.get(f"{cluster.http}/prometheus/targets").json()]
-    assert len(targets) == 3
+    assert len(targets) == 4
     for target in targets:
         assert target.startswith("[::1]:")
         assert httpx.get(f"http://{target}/metrics", timeout=30).status_code == 200

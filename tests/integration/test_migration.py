@@ -54,6 +54,7 @@ QUESTIONS = {
 
 
 async def test_an_answer_of_any_kind_goes_on_where_its_decode_worker_died(cluster: Processes) -> None:
+    """Field report D22: neither text nor counted tokens come twice."""
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         undisturbed = {kind: await ask(client, cluster.http, each, streams=True) for kind, each in QUESTIONS.items()}
         late = undisturbed["greedy"].texts[0][-16:-8]  # a stop string across tokens, met after the move

@@ -128,6 +128,7 @@ async def test_a_wrong_option_is_named_and_ends_the_process(launch: Launch, opti
 
 @pytest.mark.parametrize("option", ["--grpc-port", "--http-port"])
 async def test_a_port_that_is_taken_is_named(launch: Launch, option: str) -> None:
+    """Field reports D41 and D42."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = await launch(option, str(port))
@@ -135,11 +136,12 @@ async def test_a_port_that_is_taken_is_named(launch: Launch, option: str) -> Non
         assert await process.wait() == 1
 
 
-async def test_it_serves_on_ipv6(launch: Launch, decode: FakeWorker) -> None:
+async def test_it_serves_on_all_addresses_of_ipv6(launch: Launch, decode: FakeWorker) -> None:
+    """Field report D42."""
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
-    process = await launch("--host", "::1")
+    process = await launch("--host", "::", "--insecure")
     http = (await line_with(process, r"http=(\S+)")).group(1)
-    assert http.startswith("[::1]:")
-    async with httpx.AsyncClient(base_url=f"http://{http}") as client:
+    assert http.startswith("[::]:")
+    async with httpx.AsyncClient(base_url=f"http://[::1]:{http.rpartition(':')[2]}") as client:
         assert (await client.get("/health")).status_code == 200

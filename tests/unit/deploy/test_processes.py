@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from deploy.cluster_ports import wanted_ports
 from deploy.cluster_state import CLUSTER_VARIABLE, StateStore
+from deploy.config import DEFAULT_FILE, load
 from deploy.port_check import HostError, PortTakenError, WantedPort, check_ports
 from deploy.ports import free_ports, is_free, listener
 from deploy.processes import ProcessReference, command_of, in_sessions, marked, reference
@@ -145,3 +148,16 @@ def test_a_taken_port_is_told_with_the_process_that_has_it(tmp_path: Path) -> No
         ):
             check_ports([WantedPort("proxy.http_port", "127.0.0.1", port)], StateStore(tmp_path))
     check_ports([WantedPort("proxy.http_port", "127.0.0.1", port)], StateStore(tmp_path))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("setting", ["cluster.controller_port", "proxy.http_port", "proxy.grpc_port"])
+def test_each_port_of_the_settings_is_named_where_it_is_taken(tmp_path: Path, setting: str, host: str) -> None:
+    """Field reports D41 and D42: before anything is started."""
+    config = load(DEFAULT_FILE, {"cluster.host": host, "proxy.host": host})
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
+        port = taken.getsockname()[1]
+        wanted = wanted_ports(config, with_prometheus=False)
+        ports = [replace(want, port=port if want.setting == setting else 0) for want in wanted]
+        with pytest.raises(PortTakenError, match=rf"port {port} \({setting}\) is taken by "):
+            check_ports(ports, StateStore(tmp_path))
