@@ -54,6 +54,14 @@ def headline(requests: Sequence[TracedRequest], shared: float, setting: Setting)
     )
 
 
+def report(num_requests: int | None, setting: Setting) -> str:
+    """The table, as Markdown. `num_requests`: only the first so many."""
+    requests = read_trace(num_requests)
+    shared = shared_hit_rate(requests, setting)
+    rows = [row(name, Replay(policy, setting).run(requests), shared) for name, policy in COMPARED.items()]
+    return f"{headline(requests, shared, setting)}\n{markdown_table(HEADINGS, rows)}"
+
+
 def main() -> None:
     setting = Setting()
     parser = argparse.ArgumentParser(description=__doc__)
@@ -62,14 +70,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=setting.seed)
     parser.add_argument("--output", type=Path, help="the table, as Markdown")
     arguments = parser.parse_args()
-    setting = Setting(tokens_per_s=arguments.tokens_per_s, seed=arguments.seed)
-    requests = read_trace(arguments.requests)
-    shared = shared_hit_rate(requests, setting)
-    rows = [row(name, Replay(policy, setting).run(requests), shared) for name, policy in COMPARED.items()]
-    report = f"{headline(requests, shared, setting)}\n{markdown_table(HEADINGS, rows)}"
-    print(report, end="")
+    text = report(arguments.requests, Setting(tokens_per_s=arguments.tokens_per_s, seed=arguments.seed))
+    print(text, end="")
     if arguments.output is not None:
-        arguments.output.write_text(report)
+        arguments.output.write_text(text)
 
 
 if __name__ == "__main__":

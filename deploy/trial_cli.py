@@ -27,6 +27,19 @@ def kv(
     run(model, tokens, repeats, output)
 
 
+@bench.command()
+def routing(
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many.", metavar="N", show_default=False)
+    ] = None,
+) -> None:
+    """A public trace of conversations through each routing policy: hit rate, balance and waiting."""
+    from bench.replay import Setting
+    from bench.routing import report
+
+    print(report(requests, Setting()), end="")
+
+
 drill = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Try what it promises on a cluster of its own.")
 
 
