@@ -45,6 +45,7 @@ class Plan:
     request_s: float = 150.0  # a request's deadline, which the proxy keeps
     idle_s: float = 75.0  # everything is idle again, at the latest so long after the last answer
     time_scale: float = 1.0  # of mishaps
+    most_mishaps: int | None = None  # None: until everything is served
     vanishing: float = 0.3  # share of the clients that go away, where they do
 
 
@@ -86,7 +87,8 @@ class Drill:
                 self._say(f"{len(questions)} questions, undisturbed")
                 answers = await self._undisturbed(client, questions)
                 every_s = MISHAP_S * plan.time_scale
-                mishaps = Mishaps(self._fleet, membership, Random(f"{plan.seed} mishaps"), every_s, plan.time_scale)
+                rng = Random(f"{plan.seed} mishaps")
+                mishaps = Mishaps(self._fleet, membership, rng, every_s, plan.time_scale, plan.most_mishaps)
                 self._killed_at = mishaps.killed_at
                 scaling = Scaling(self._scale, usual, Random(f"{plan.seed} scaling"), SCALING_S * plan.time_scale)
                 served = asyncio.Event()

@@ -33,7 +33,13 @@ class Mishaps:
     """Maintains who is disturbed just now, and what happened so far."""
 
     def __init__(
-        self, fleet: Fleet, membership: RelayedMembership, rng: Random, every_s: float, time_scale: float
+        self,
+        fleet: Fleet,
+        membership: RelayedMembership,
+        rng: Random,
+        every_s: float,
+        time_scale: float,
+        most: int | None = None,
     ) -> None:
         self.count: Counter[tuple[Mishap, str]] = Counter()  # by what it was and the worker's role
         self.killed_at: list[float] = []  # the loop's clock
@@ -42,20 +48,23 @@ class Mishaps:
         self._rng = rng
         self._every_s = every_s
         self._time_scale = time_scale  # of how long a while is
+        self._most = most  # mishaps; None: no limit
         self._disturbed: set[str] = set()  # names
 
     async def run(self, served: asyncio.Event) -> None:
-        """Until everything is served; then all of them are mended."""
+        """Until everything is served, or there were enough; then all of them are mended."""
         async with asyncio.TaskGroup() as group:
-            while not served.is_set():
+            while not served.is_set() and (self._most is None or self.count.total() < self._most):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._every_s * self._rng.uniform(0.3, 1.7)):
                         await served.wait()
                         return
                 target = self._choose(list(await self._fleet.ready()))
                 if target is not None:
+                    mishap = self._rng.choice(list(Mishap))
                     self._disturbed.add(target.name)
-                    group.create_task(self._have(self._rng.choice(list(Mishap)), target, served))
+                    self.count[mishap, target.role] += 1
+                    group.create_task(self._have(mishap, target))
 
     def _choose(self, ready: list[Target]) -> Target | None:
         sound = sorted((t for t in ready if t.name not in self._disturbed), key=lambda target: target.name)
@@ -63,9 +72,8 @@ class Mishaps:
         spare = [target for target in sound if per_role[target.role] > 1]
         return self._rng.choice(spare) if spare else None
 
-    async def _have(self, mishap: Mishap, target: Target, served: asyncio.Event) -> None:
+    async def _have(self, mishap: Mishap, target: Target) -> None:
         length_s = self._time_scale * self._rng.uniform(0.3, LONGEST_S.get(mishap, 1.0))
-        self.count[mishap, target.role] += 1
         try:
             if mishap is Mishap.KILLED:
                 await self._kill(target)

@@ -25,6 +25,7 @@ PLAN = Plan(
     num_tokens=8,
     request_s=60.0,
     time_scale=0.3,
+    most_mishaps=6,
 )
 
 
