@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from deploy.cluster_name import Name
+
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the API keys of a cluster.")
 
 File = Annotated[
@@ -16,7 +18,6 @@ File = Annotated[
         "--file", help="Of the keys; by default the running cluster's.", metavar="FILE", show_default=False
     ),
 ]  # fmt: skip
-Cluster = Annotated[str, typer.Option("--cluster", help="Whose keys.", metavar="NAME")]
 KeyName = Annotated[str, typer.Argument(help="Of the key, as in alice or batch-jobs.", metavar="NAME")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Of the tenant, all its keys together.", metavar="N")]
 
@@ -30,7 +31,7 @@ class ScopeName(StrEnum):
 def add(
     name: KeyName,
     file: File = None,
-    cluster: Cluster = "default",
+    cluster: Name = "default",
     tenant: Annotated[str | None, typer.Option(help="Whom it speaks for; by default NAME.", metavar="TENANT")] = None,
     may_set_tenant: Annotated[
         bool, typer.Option("--may-set-tenant", help="It may name any tenant (x-tenant), as a gateway does.")
@@ -59,7 +60,7 @@ def add(
 
 
 @app.command("list")
-def show(file: File = None, cluster: Cluster = "default") -> None:
+def show(file: File = None, cluster: Name = "default") -> None:
     """Show who has a key, what it may do, and whether it still holds. No key can be seen again."""
     from deploy.commands import keys
 
@@ -67,7 +68,7 @@ def show(file: File = None, cluster: Cluster = "default") -> None:
 
 
 @app.command()
-def revoke(name: KeyName, file: File = None, cluster: Cluster = "default") -> None:
+def revoke(name: KeyName, file: File = None, cluster: Name = "default") -> None:
     """Take a key's holder out. What already runs may finish."""
     from deploy.commands import keys
 

@@ -161,5 +161,5 @@ def test_a_stream_goes_on_after_a_short_cut_between_proxy_and_decode_worker(lan:
         answer = pool.submit(lan.ask, lan.new_prompt(50), 300)
         wait_until(lambda: spoken() > 20, 20)
         with lan.network.cut(lan.proxy, lan.at_decode):
-            wait_until(lambda: spoken() > 150, 20)
+            wait_until(lambda: spoken() > 60, 20)
         answer.result(HEALED_WITHIN_S)
