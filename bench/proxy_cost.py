@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import os
 import shlex
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from time import monotonic, perf_counter, sleep
 import grpc
 import httpx
 
+from bench.free_port import free_port
 from bench.open_stream import Arrivals, DirectWorker, over_grpc, over_http
 from bench.paced_worker import INCARNATION
 from bench.table import markdown_table
@@ -186,12 +186,6 @@ def wait_until_ready(url: str) -> None:
             pass
         sleep(0.1)
     raise RuntimeError(f"{url} was not ready within {START_S:g} s")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def run(model_dir: Path, router: str | None, num_requests: int) -> str:

@@ -6,7 +6,6 @@ The proxy that is asked is the drill's own, behind a `RelayedMembership`, so tha
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 import time
 from collections import Counter
@@ -17,7 +16,6 @@ from pathlib import Path
 from random import Random
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.chaos.answer import Answer, Refused, ask
 from bench.chaos.fleet import Fleet
@@ -25,6 +23,8 @@ from bench.chaos.mishaps import Mishaps, Scale, Scaling
 from bench.chaos.questions import KINDS, Question, make_questions
 from bench.chaos.relayed_membership import RelayedMembership
 from bench.chaos.verdict import IDLE_GAUGES, Verdict
+from bench.free_port import free_port
+from bench.metric_sum import metric_sum
 
 MARGIN_S = 15.0  # after a request's deadline: later is a hang
 READY_S = 60.0
@@ -190,16 +190,18 @@ class Drill:
                 left.append(f"{target.name}: its metrics cannot be read: {error}")
                 continue
             for name, labels in IDLE_GAUGES:
-                if value := _sum(text, name, labels):
+                if value := metric_sum(text, name, labels):
                     left.append(f"{target.name}: {name} {labels or ''} is {value:g}")
-        in_flight = _sum((await client.get(f"{self._url}/metrics", timeout=10)).text, "pdserve_requests_in_flight", {})
+        in_flight = metric_sum(
+            (await client.get(f"{self._url}/metrics", timeout=10)).text, "pdserve_requests_in_flight", {}
+        )
         return [*left, f"proxy: {in_flight:g} requests in flight"] if in_flight else left
 
     async def _read_proxy(self, client: httpx.AsyncClient) -> None:
         text = (await client.get(f"{self._url}/metrics", timeout=10)).text
         for stage in ("prefill", "transfer", "decode"):
-            self.verdict.retries[stage] = _sum(text, "pdserve_retries_total", {"stage": stage})
-        self.verdict.migrations = _sum(text, "pdserve_migrations_total", {})
+            self.verdict.retries[stage] = metric_sum(text, "pdserve_retries_total", {"stage": stage})
+        self.verdict.migrations = metric_sum(text, "pdserve_migrations_total", {})
 
     @asynccontextmanager
     async def _proxy(self, controller: str) -> AsyncIterator[None]:
@@ -229,19 +231,3 @@ class Drill:
                     pass
                 await asyncio.sleep(ASK_EVERY_S / 5)
         raise RuntimeError(f"the drill's proxy ended:\n{self._place.log.read_text()[-2000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _sum(text: str, name: str, labels: dict[str, str]) -> float:
-    """Of a metric's samples that have these labels."""
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )

@@ -22,9 +22,9 @@ from typing import Any
 
 import grpc
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 import proxy.__main__
+from bench.metric_sum import metric_sum
 from cluster.spec import ROLES, RoleName
 from deploy.ports import free_ports
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -339,13 +339,7 @@ class Processes:
 
 
 def metric_value(url: str, name: str, **labels: str) -> float:
-    text = httpx.get(url, timeout=10).text
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
+    return metric_sum(httpx.get(url, timeout=10).text, name, labels)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
