@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Everything CI runs: formatting, lint, types, unit tests, integration tests, short drills, and that nothing is left
 # behind. Installs nothing on the system; says what it skips. PDSERVE_REQUIRE_ALL=1: a skip is a failure, as in CI.
+# --all: the tests marked `long` too, which repeat at length what others show in short; for before a release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+chosen=(-m "not long")
+[ "${1:-}" = --all ] && chosen=()
 ./deploy/install.sh --dev
 export PATH=$PWD/.venv/bin:$PATH
 export PDSERVE_TEST_RUN=run-$$-$RANDOM
@@ -22,7 +25,8 @@ step() {  # NAME COMMAND…: runs it, goes on whatever comes of it
 step format ruff format --check .
 step lint ruff check .
 step types mypy
-in_two=(-n 2 --dist loadfile --no-loadscope-reorder)  # processes; files in the order that tests/conftest.py gives
+# in two processes; files in the order that tests/conftest.py gives
+in_two=(-n 2 --dist loadfile --no-loadscope-reorder "${chosen[@]}")
 step unit pytest -q "${in_two[@]}" -rs tests/unit
 step integration pytest -q "${in_two[@]}" -rs --durations=10 tests/integration
 step drill pytest -q "${in_two[@]}" -rs --durations=5 tests/drill
