@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -56,6 +58,8 @@ class FakeRunner:
     def __init__(self, cache: KVCache, model: FakeModel | None = None, grammars: Grammars | None = None) -> None:
         self.cache = cache
         self.model = model or FakeModel()
+        shape = (self.model.num_layers, 2, self.model.num_kv_heads, self.model.head_dim)
+        self._offsets = 1000.0 * torch.arange(prod(shape), dtype=torch.float32).view(shape)
         self._sampler = Sampler(grammars or Grammars(None), _take_best)
 
     def run(self, batch: Batch) -> list[SampledToken | SamplingFailure]:
@@ -71,7 +75,7 @@ class FakeRunner:
         works = batch.sampled
         if not works:
             return []
-        logits = torch.stack([next_logits(self._read(work), work.request.sampling) for work in works])
+        logits = torch.stack([next_logits(self._read(work).tolist(), work.request.sampling) for work in works])
         return self._sampler.sample(logits, [work.request for work in works])
 
     @staticmethod
@@ -81,42 +85,37 @@ class FakeRunner:
         request = Request("expected", list(prompt), len(prompt), sampling)
         sampler = Sampler(Grammars(None), _take_best)
         for _ in range(n):
-            logits = next_logits([float(token) for token in request.token_ids], sampling).unsqueeze(0)
+            logits = next_logits(request.token_ids, sampling).unsqueeze(0)
             request.token_ids += [t.token_id for t in sampler.sample(logits, [request]) if isinstance(t, SampledToken)]
         return request.token_ids[len(prompt) :]
 
-    def _write(self, work: Work, start: int, end: int) -> None:
-        """Of the layers `[start, end)`."""
-        for position in range(work.start, work.end):
-            block, slot = divmod(position, self.cache.layout.block_size)
-            entry = self._entry(work.request.token_ids[position])
-            self._slot(work.blocks[block], slot)[start:end].copy_(entry[start:end])
+    def _write(self, work: Work, first: int, end: int) -> None:
+        """Of the layers `[first, end)`."""
+        positions = torch.arange(work.start, work.end)
+        blocks = torch.tensor(work.blocks)[positions // self.cache.layout.block_size]
+        slots = positions % self.cache.layout.block_size
+        entries = self._entries(torch.tensor(work.request.token_ids[work.start : work.end], dtype=torch.float32))
+        self.cache.tensor[blocks, first:end, :, :, slots] = entries[:, first:end]
 
-    def _read(self, work: Work) -> list[float]:
+    def _read(self, work: Work) -> Tensor:
         """The tokens up to the work's end, as the cache has them; -1 for one that is not as it was written."""
-        values = []
-        for position in range(work.end):
-            block, slot = divmod(position, self.cache.layout.block_size)
-            entry = self._slot(work.blocks[block], slot)
-            token = float(entry[0, 0, 0, 0])
-            values.append(token if torch.equal(entry, self._entry(token)) else -1.0)
-        return values
+        blocks = torch.tensor(work.blocks[: -(-work.end // self.cache.layout.block_size)])
+        entries = self.cache.tensor[blocks].movedim(4, 1).flatten(0, 1)[: work.end]
+        tokens = entries[:, 0, 0, 0, 0]
+        is_right = (entries == self._entries(tokens)).flatten(1).all(1)
+        return torch.where(is_right, tokens, -1.0)
 
-    def _slot(self, block: int, slot: int) -> Tensor:
-        return self.cache.tensor[block, :, :, :, slot]  # [layer, 2, kv_head, head_dim]
-
-    def _entry(self, token: float) -> Tensor:
-        """What the cache holds for one token: every element differs, so that a shuffled copy is seen."""
-        shape = (self.model.num_layers, 2, self.model.num_kv_heads, self.model.head_dim)
-        size = self.cache.tensor[0, :, :, :, 0].numel()
-        return token + 1000.0 * torch.arange(size, dtype=torch.float32).view(shape)
+    def _entries(self, tokens: Tensor) -> Tensor:
+        """`[token, layer, 2, kv_head, head_dim]`, what the cache holds for tokens: every element of one differs, so
+        that a shuffled copy is seen."""
+        return tokens.view(-1, 1, 1, 1, 1) + self._offsets
 
 
 def next_logits(history: Sequence[float], sampling: SamplingParams) -> Tensor:
     """`[VOCAB_SIZE]`. Best is a lower-case letter that depends on every value of the history, and on the seed unless
     greedy; then the letters after it, then all other tokens, also in an order that depends on it."""
     seed = sampling.seed if sampling.temperature > 0 else None
-    digest = hashlib.blake2b(repr((list(history), seed)).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(array("d", history).tobytes() + repr(seed).encode(), digest_size=8).digest()
     best = ord("a") + int.from_bytes(digest, "big") % 26
     token_ids = torch.arange(VOCAB_SIZE)
     is_letter = (token_ids >= ord("a")) & (token_ids <= ord("z"))
