@@ -54,8 +54,9 @@ echo "installing pdserve${extra} into .venv${size}" >&2
 rm -f "$stamp"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+# --no-compile: most of what is installed is never imported, and what is is compiled then
 if ! PIP_CONSTRAINT=$PWD/deploy/constraints.txt .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --no-warn-script-location --editable ".${extra}" >"$log" 2>&1; then
+    --no-compile --no-warn-script-location --editable ".${extra}" >"$log" 2>&1; then
     cat "$log" >&2
     echo "pdserve could not be installed: pip's words are above; start it again to go on" >&2
     exit 1

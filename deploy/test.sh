@@ -10,7 +10,8 @@ chosen=(-m "not long")
 export PATH=$PWD/.venv/bin:$PATH
 export PDSERVE_TEST_RUN=run-$$-$RANDOM
 left=$(mktemp)
-trap 'rm -f "$left"' EXIT
+types=$(mktemp)
+trap 'rm -f "$left" "$types"' EXIT
 python -m tests.leftovers before "$left"
 
 failed=()
@@ -22,12 +23,20 @@ step() {  # NAME COMMAND…: runs it, goes on whatever comes of it
     echo "    $name took $((SECONDS - started)) s"
 }
 
+the_types() {
+    wait "$types_pid" && found=0 || found=$?
+    cat "$types"
+    return "$found"
+}
+
+mypy >"$types" 2>&1 &  # one process only: beside the others
+types_pid=$!
 step format ruff format --check .
 step lint ruff check .
-step types mypy
 # in two processes; files in the order that tests/conftest.py gives
 in_two=(-n 2 --dist loadfile --no-loadscope-reorder "${chosen[@]}")
 step unit pytest -q "${in_two[@]}" -rs tests/unit
+step types the_types
 step integration pytest -q "${in_two[@]}" -rs --durations=10 tests/integration
 step drill pytest -q "${in_two[@]}" -rs --durations=5 tests/drill
 echo "==> gpu: not run here; on a machine with one: PYTHON=.venv/bin/python tests/gpu/run.sh"
