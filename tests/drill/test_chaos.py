@@ -51,7 +51,7 @@ class OwnFleet:
 
 
 async def test_requests_are_answered_right_while_workers_die_stop_and_are_cut_off(tmp_path: Path) -> None:
-    folder = write_fake_model(tmp_path / "model", FakeModel(seconds_per_step=0.005))
+    folder = write_fake_model(tmp_path / "model", FakeModel(seconds_per_step=0.04))
     with Processes(folder, tmp_path, engine={"num_blocks": 256}) as processes:
         await asyncio.to_thread(processes.start_workers, 2, 2)
         place = Place(processes.controller.address, folder, "test", tmp_path / "drill-proxy.log")

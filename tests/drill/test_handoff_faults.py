@@ -124,7 +124,7 @@ def test_no_fault_at_any_message_makes_a_wrong_text_a_hang_or_a_leak(kind: Kind)
     result = run_round(Plan("drill", 160, kind, rate=RATES[kind], rare_rate=0.003))
     check_good(result)
     assert result.outcomes.total() == 160
-    assert num_by_kv(result) > 40
+    assert num_by_kv(result) > 30
     assert len({message for message, _ in result.faults.hits}) >= len(MESSAGES[kind]) - 6  # handshakes are few
     assert len({fault for _, fault in result.faults.hits} & RARE) >= 2
 
