@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from bench.chaos.drill import Drill, Place, Plan
 from bench.chaos.fleet import Target
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 pytestmark = pytest.mark.drill

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from tests.drill.flood import Drill
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 pytestmark = pytest.mark.drill

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
 from kv_transfer.messages import BlockRef, PeerInfo, SessionEvent, Ticket, Verdict
 from kv_transfer.peer import Peer
@@ -15,7 +16,6 @@ from kv_transfer.pool_messages import OfferSource
 from kv_transfer.pool_node import PoolNode
 from kv_transfer.pool_source import OfferingWorker
 from kv_transfer.signalling import Invitation, SendOrder
-from tests.fake_model import write_fake_model
 from tests.faults.fault import DEATHS, POOL_MISHAPS, Fault, Message
 from tests.faults.plan import RATES, Kind, Plan, Result
 from tests.faults.real import RealRun

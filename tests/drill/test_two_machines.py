@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from deploy.inference_client import Generation, text_request
-from tests.fake_model import write_fake_model
 from tests.hosts import Host, Network, network
 from tests.integration.processes import wait_until
 from tests.integration.test_api import expected_text

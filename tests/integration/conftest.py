@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from deploy.model_store import default_cache_dir, resolve_model
 from engine.fake_runner import FakeModel
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 

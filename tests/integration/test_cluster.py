@@ -23,6 +23,7 @@ import grpc
 import httpx
 import pytest
 
+from bench.fake_model import write_fake_model
 from deploy.cluster_report import ClusterReport, WorkerPart, cluster_report
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
 from deploy.inference_client import Generation, text_request
@@ -31,7 +32,6 @@ from deploy.processes import ProcessReference, command_of, in_sessions, marked, 
 from engine.config import EngineConfig
 from engine.fake_runner import FakeModel
 from rpc import control_pb2, control_pb2_grpc
-from tests.fake_model import write_fake_model
 from tests.integration.processes import wait_until
 from tests.integration.test_api import expected_text
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 from tests.integration.test_handoff import DEADLINES, expected, prompt_of
 

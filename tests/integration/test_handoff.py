@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.fake_model import write_fake_model
 from deploy.timeline.picture import Panel, draw
 from deploy.timeline.rows import timeline
 from deploy.trace.cluster_trace import cluster_trace
 from deploy.trace.recorder import Recorder, Target
 from engine.fake_runner import FakeModel, FakeRunner
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, wait_until
 from tests.integration.test_api import expected_text
 from tests.trace_format import check_trace

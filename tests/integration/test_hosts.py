@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from tests.fake_model import write_fake_model
+from bench.fake_model import write_fake_model
 from tests.hosts import Network, network
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 from tests.integration.test_handoff import DEADLINES, MODEL, expected, prompt_of

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
-from tests.fake_model import write_fake_model
 from tests.hosts import Host
 from tests.integration.processes import ROOT, Processes
 from tests.integration.test_api import check_canary

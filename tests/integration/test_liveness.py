@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from bench.chaos.relay import Relay
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel, FakeRunner
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, WorkerProcess, metric_value, wait_until
 
 pytestmark = pytest.mark.integration

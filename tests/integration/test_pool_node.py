@@ -21,13 +21,13 @@ import grpc
 import httpx
 import pytest
 
+from bench.fake_model import write_fake_model
 from cluster.grpc_pool import GrpcPoolNode
 from engine.block_hash import HashContext, block_hashes
 from engine.fake_runner import FakeModel, FakeRunner
 from kv_transfer.messages import Compatibility, FailureReason, HandoffError, PeerInfo, Ticket
 from rpc import inference_pb2, inference_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
-from tests.fake_model import write_fake_model
 from tests.hosts import HERE
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 

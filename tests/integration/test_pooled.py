@@ -18,9 +18,9 @@ import grpc
 import httpx
 import pytest
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel, FakeRunner
 from rpc import inference_pb2, inference_pb2_grpc
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 from tests.integration.scrape import check_none_fell, scrape_counts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_model import write_fake_model
+from bench.fake_model import write_fake_model
 from tests.integration.processes import Processes
 
 pytestmark = pytest.mark.integration

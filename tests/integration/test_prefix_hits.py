@@ -14,9 +14,9 @@ from functools import partial
 import grpc
 import pytest
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel, FakeRunner
 from rpc import inference_pb2
-from tests.fake_model import write_fake_model
 from tests.integration.processes import Processes, WorkerProcess, metric_value, wait_until
 
 pytestmark = pytest.mark.integration

@@ -15,13 +15,13 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel, FakeRunner
 from security.certificates import make_certificates
 from security.channel_tls import ChannelTls
 from security.cluster_tls import INTERNAL_NAME
 from security.connection import open_blocking_channel
 from security.pinned import pinned_context
-from tests.fake_model import write_fake_model
 from tests.integration.processes import ROOT, Processes, wait_until
 from tests.integration.test_cluster import PDSERVE
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from cluster.pool_process import PoolNodeProcess
 from cluster.spec import PoolNodeSpec
 from engine.model_config import UnsupportedModelError
-from tests.fake_model import write_fake_model
 
 
 def node(folder: Path, **pool: object) -> PoolNodeProcess:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from deploy.pictures import BATCH_LENGTHS, batching
 from engine.fake_runner import FakeModel
 from engine.scheduling import StrategyName
-from tests.fake_model import write_fake_model
 
 
 @pytest.mark.parametrize(

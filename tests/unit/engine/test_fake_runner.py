@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from llguidance import LLMatcher
 
+from bench.fake_model import write_fake_model
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.engine import Engine
@@ -15,7 +16,6 @@ from engine.errors import RequestInvalid
 from engine.fake_runner import EOS_TOKEN_ID, FakeRunner
 from engine.request import Request, SamplingParams
 from engine.scheduler import TokenOutput
-from tests.fake_model import write_fake_model
 from tests.unit.engine.conftest import make_engine, run_to_end
 
 PROMPT = [9, 8, 7]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher
 
+from bench.fake_model import write_fake_model
 from engine.derived_state import DerivedStates
 from engine.errors import RequestInvalid
 from engine.fake_runner import EOS_TOKEN_ID, VOCAB_SIZE
 from engine.grammar import GrammarFailed, GrammarMatcher, Grammars
 from engine.request import Request, SamplingParams
-from tests.fake_model import write_fake_model
 
 PHONE = LLMatcher.grammar_from_regex(r"[0-9]{3}-[0-9]{2}")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.fake_model import write_fake_model
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.kv_identity import KVIdentity
-from tests.fake_model import write_fake_model
 from tests.unit.engine_model.tiny_models import save_tiny
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from llguidance import LLMatcher
 
+from bench.fake_model import write_fake_model
 from engine.config import EngineConfig
 from engine.engine import Engine, ModelInfo
 from engine.fake_runner import EOS_TOKEN_ID, VOCAB_SIZE
@@ -22,7 +23,6 @@ from engine.request import Request, RequestKind, SamplingParams
 from engine.scheduler import TokenOutput
 from engine.scheduling import SchedulingConfig
 from engine.torch_runner import load_torch_runner
-from tests.fake_model import write_fake_model
 from tests.unit.engine_model.tiny_models import save_tiny
 
 SCHEMA = {

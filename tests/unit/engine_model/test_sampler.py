@@ -11,12 +11,12 @@ import torch
 from llguidance import LLMatcher
 from torch import Tensor
 
+from bench.fake_model import write_fake_model
 from engine.fake_runner import EOS_TOKEN_ID
 from engine.grammar import Grammars
 from engine.request import Request, SamplingParams
 from engine.sampled_token import SampledToken, SamplingFailure
 from engine.sampler import Sampler
-from tests.fake_model import write_fake_model
 
 VOCAB_SIZE = 300
 PLAIN = SamplingParams(max_tokens=100)

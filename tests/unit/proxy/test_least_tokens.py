@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
+from bench.fake_model import bytes_to_unicode
 from proxy.text.least_tokens import NFC_SHRINKS, LeastTokens
-from tests.fake_model import bytes_to_unicode
 
 
 def byte_level() -> Tokenizer:

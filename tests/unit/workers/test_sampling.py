@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
+from bench.fake_model import write_fake_model
 from engine.config import EngineConfig
 from engine.fake_runner import EOS_TOKEN_ID, VOCAB_SIZE
 from kv_transfer.config import TransferConfig
 from rpc import worker_pb2
-from tests.fake_model import write_fake_model
 from tests.unit.engine_model.tiny_models import save_tiny
 from tests.unit.workers.pair import Pair, token_request
 
