@@ -24,6 +24,7 @@ from cluster.membership import Addresses
 from cluster.observe_service import ObserveService, Record
 from cluster.request_stream import Identity, LoadReporter, StreamServer
 from cluster.spec import WorkerSpec
+from cluster.step_totals import StepTotals
 from cluster.token_request import RequestBuilder
 from cluster.worker_metrics import EngineMetrics
 from decode_worker.service import DecodeService
@@ -72,6 +73,7 @@ class Worker:
         self._admission = Admission(spec)
         self._started_at = monotonic()
         self._parts: Parts | None = None
+        self._totals = StepTotals()
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watching: asyncio.Task[None] | None = None
 
@@ -115,7 +117,7 @@ class Worker:
 
     def load(self) -> worker_pb2.Load:
         load = self.engine.load
-        return worker_pb2.Load(
+        report = worker_pb2.Load(
             num_running=load.num_open - load.num_waiting,
             num_waiting=load.num_waiting,
             num_queued_tokens=load.num_uncomputed_tokens,
@@ -124,6 +126,8 @@ class Worker:
             admitting=self._admission.admits,
             stuck=self._admission.is_stuck,
         )
+        self._totals.tell(report)
+        return report
 
     @property
     def engine(self) -> EngineThread:
@@ -185,6 +189,7 @@ class Worker:
 
         def on_step(result: StepResult) -> None:
             metrics.observe(result)
+            self._totals.observe(result)
             if parts.records.capacity:
                 record = step_record(result, parts.engine.load, monotonic())
                 if record is not None:

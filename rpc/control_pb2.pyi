@@ -52,16 +52,60 @@ class Member(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.Role, str]] = ..., role_epoch: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., node: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Members(_message.Message):
-    __slots__ = ("version", "controller_incarnation", "members", "pool_nodes")
+    __slots__ = ("version", "controller_incarnation", "members", "pool_nodes", "traffic_every_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     POOL_NODES_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     version: int
     controller_incarnation: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
     pool_nodes: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, version: _Optional[int] = ..., controller_incarnation: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., pool_nodes: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    traffic_every_s: float
+    def __init__(self, version: _Optional[int] = ..., controller_incarnation: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., pool_nodes: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., traffic_every_s: _Optional[float] = ...) -> None: ...
+
+class TrafficReport(_message.Message):
+    __slots__ = ("proxy_incarnation", "span_s", "classes")
+    PROXY_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SPAN_S_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    proxy_incarnation: str
+    span_s: float
+    classes: _containers.RepeatedCompositeFieldContainer[ClassTraffic]
+    def __init__(self, proxy_incarnation: _Optional[str] = ..., span_s: _Optional[float] = ..., classes: _Optional[_Iterable[_Union[ClassTraffic, _Mapping]]] = ...) -> None: ...
+
+class ClassTraffic(_message.Message):
+    __slots__ = ("priority", "num_arrived", "num_refused", "num_prompt_tokens", "num_ended", "num_ended_prompt_tokens", "num_ended_prefill_tokens", "num_generated_tokens", "queue_s", "first_token_s", "per_token_s", "waiting_s")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NUM_ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ENDED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ENDED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ENDED_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    PER_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_S_FIELD_NUMBER: _ClassVar[int]
+    priority: str
+    num_arrived: int
+    num_refused: int
+    num_prompt_tokens: int
+    num_ended: int
+    num_ended_prompt_tokens: int
+    num_ended_prefill_tokens: int
+    num_generated_tokens: int
+    queue_s: _containers.RepeatedScalarFieldContainer[float]
+    first_token_s: _containers.RepeatedScalarFieldContainer[float]
+    per_token_s: _containers.RepeatedScalarFieldContainer[float]
+    waiting_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, priority: _Optional[str] = ..., num_arrived: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., num_ended: _Optional[int] = ..., num_ended_prompt_tokens: _Optional[int] = ..., num_ended_prefill_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., queue_s: _Optional[_Iterable[float]] = ..., first_token_s: _Optional[_Iterable[float]] = ..., per_token_s: _Optional[_Iterable[float]] = ..., waiting_s: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class TrafficReportTaken(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()

@@ -39,6 +39,11 @@ class MembershipStub:
                 request_serializer=rpc_dot_control__pb2.WatchRequest.SerializeToString,
                 response_deserializer=rpc_dot_control__pb2.Members.FromString,
                 _registered_method=True)
+        self.ReportTraffic = channel.unary_unary(
+                '/pdserve.v1.Membership/ReportTraffic',
+                request_serializer=rpc_dot_control__pb2.TrafficReport.SerializeToString,
+                response_deserializer=rpc_dot_control__pb2.TrafficReportTaken.FromString,
+                _registered_method=True)
 
 
 class MembershipServicer:
@@ -51,6 +56,13 @@ class MembershipServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportTraffic(self, request, context):
+        """What came to a proxy since its last report, every `Members.traffic_every_s`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MembershipServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +70,11 @@ def add_MembershipServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=rpc_dot_control__pb2.WatchRequest.FromString,
                     response_serializer=rpc_dot_control__pb2.Members.SerializeToString,
+            ),
+            'ReportTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportTraffic,
+                    request_deserializer=rpc_dot_control__pb2.TrafficReport.FromString,
+                    response_serializer=rpc_dot_control__pb2.TrafficReportTaken.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +104,33 @@ class Membership:
             '/pdserve.v1.Membership/Watch',
             rpc_dot_control__pb2.WatchRequest.SerializeToString,
             rpc_dot_control__pb2.Members.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdserve.v1.Membership/ReportTraffic',
+            rpc_dot_control__pb2.TrafficReport.SerializeToString,
+            rpc_dot_control__pb2.TrafficReportTaken.FromString,
             options,
             channel_credentials,
             insecure,
