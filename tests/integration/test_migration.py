@@ -13,6 +13,8 @@ import pytest
 
 from bench.chaos.answer import Answer, ask
 from bench.chaos.questions import CHAT, COMPLETIONS, SCHEMA, TOOL, Question
+from bench.fake_model import write_fake_model
+from engine.fake_runner import FakeModel
 from tests.integration.processes import Processes, metric_value
 
 pytestmark = pytest.mark.integration
@@ -21,10 +23,13 @@ PATIENCE_S = 120.0
 NUM_TOKENS = 20
 
 
-@pytest.fixture
-def cluster(real_model: Path, tmp_path: Path) -> Iterator[Processes]:
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.long)])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
     """The proxy does not know the second decode worker yet."""
-    with Processes(real_model, tmp_path, engine={"num_blocks": 128}) as processes:
+    is_fake = request.param == "fake"
+    paced = FakeModel(seconds_per_step=0.02)
+    folder = write_fake_model(tmp_path / "model", paced) if is_fake else request.getfixturevalue("real_model")
+    with Processes(folder, tmp_path, engine={"num_blocks": 128}) as processes:
         processes.start_workers(prefill=1, decode=2)
         processes.controller.set_members([w.member() for w in processes.workers if w.name != "decode-1"])
         processes.start_proxy()

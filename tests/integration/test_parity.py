@@ -23,20 +23,20 @@ from tests.integration.processes import Processes, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-BLOCK, CHUNK = 16, 256
-LENGTHS = [1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
+BLOCK = 16
+CHUNKS = (64, pytest.param(256, marks=pytest.mark.long))
 NUM_TOKENS = 8
 WAYS = ("apart, alone", "apart, crowded", "together, crowded")
 NEARLY_TIED = 1e-3  # logits; fp32 rounding of differently shaped batches stays below
 
 
-def make_prompts(folder: Path) -> list[list[int]]:
+def make_prompts(folder: Path, chunk: int) -> list[list[int]]:
     """11 prompts of real text, each from another place: no two share a prefix."""
     root = Path(__file__).parents[2]
     text = "\n".join((root / name).read_text() for name in ("LICENSE", "pyproject.toml"))
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
     rng = random.Random(7)
-    lengths = [*LENGTHS, *rng.choices(range(2, 120), k=3)]
+    lengths = [1, BLOCK - 1, BLOCK, BLOCK + 1, chunk - 1, chunk, chunk + 1, 3 * chunk, *rng.choices(range(2, 120), k=3)]
     return [(ids[rng.randrange(len(ids)) :] + ids * 2)[:n] for n in lengths]
 
 
@@ -61,11 +61,16 @@ class Reference:
         return output.sequences[0, len(prompt) :].tolist(), [float(b[0] - b[1]) for b in best]
 
 
+@pytest.fixture(scope="module", params=CHUNKS)
+def chunk(request: pytest.FixtureRequest) -> int:
+    """Tokens of a prompt that are computed, and handed over, at a time."""
+    return int(request.param)
+
+
 @pytest.fixture(scope="module")
-def cluster(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with Processes(
-        real_model, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 400, "enable_prefix_caching": False}
-    ) as processes:
+def cluster(chunk: int, real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    engine = {"num_blocks": 400, "enable_prefix_caching": False, "scheduling": {"prefill_chunk_size": chunk}}
+    with Processes(real_model, tmp_path_factory.mktemp("logs"), engine=engine) as processes:
         processes.start_workers()
         processes.start_proxy()
         yield processes
@@ -88,9 +93,9 @@ def in_a_crowd(cluster: Processes, prompts: list[list[int]], path: str) -> list[
         return list(pool.map(lambda prompt: generate(cluster, prompt, path), prompts))
 
 
-def test_apart_is_together_is_the_reference_token_for_token(cluster: Processes, real_model: Path) -> None:
+def test_apart_is_together_is_the_reference_token_for_token(cluster: Processes, real_model: Path, chunk: int) -> None:
     """Field report D03."""
-    prompts = make_prompts(real_model)
+    prompts = make_prompts(real_model, chunk)
     alone = [generate(cluster, prompt, "p2p") for prompt in prompts]
     apart = in_a_crowd(cluster, prompts, "p2p")
     decode = cluster.worker("decode-0")
@@ -126,7 +131,10 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-NUM_SEEDED = 18  # prompts, three for each way of asking
+CROWDS = (
+    (6, 12),
+    pytest.param((18, 32), marks=pytest.mark.long),
+)  # seeded prompts, and all; some for each way of asking
 SEEDS = [
     2,
     1,
@@ -161,12 +169,12 @@ def ask(cluster: Processes, n: int, path: str, **fields: Any) -> dict[str, Any]:
     return choice
 
 
-def ask_all(cluster: Processes, path: str) -> list[dict[str, Any]]:
-    """Every prompt with its seed, among as many without one as make 32, all at once."""
-    with ThreadPoolExecutor(32) as pool:
-        for n in range(NUM_SEEDED, 32):
+def ask_all(cluster: Processes, path: str, num_seeded: int, num_all: int) -> list[dict[str, Any]]:
+    """Every prompt with its seed, among as many without one as make them all, at once."""
+    with ThreadPoolExecutor(num_all) as pool:
+        for n in range(num_seeded, num_all):
             pool.submit(ask, cluster, n, path)
-        return list(pool.map(lambda n: ask(cluster, n, path, seed=SEEDS[n]), range(NUM_SEEDED)))
+        return list(pool.map(lambda n: ask(cluster, n, path, seed=SEEDS[n]), range(num_seeded)))
 
 
 def assert_same_choice(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -178,14 +186,17 @@ def assert_same_choice(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         assert sorted(one.values()) == pytest.approx(sorted(other.values()), abs=0.01)
 
 
-def test_seeded_text_and_its_logprobs_are_the_same_apart_together_alone_and_in_a_crowd(cluster: Processes) -> None:
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_seeded_text_and_its_logprobs_are_the_same_apart_together_alone_and_in_a_crowd(
+    cluster: Processes, crowd: tuple[int, int]
+) -> None:
     cluster.controller.set_members([cluster.worker("decode-0").member()])
     wait_until(lambda: cluster.generate([1, 2], 1)[1].path == "local", 10)
-    together = ask_all(cluster, "local")
+    together = ask_all(cluster, "local", *crowd)
 
     cluster.publish()
     wait_until(lambda: cluster.generate([1, 2], 1)[1].path == "p2p", 10)
-    apart = ask_all(cluster, "p2p")
+    apart = ask_all(cluster, "p2p", *crowd)
     alone = [ask(cluster, n, "p2p", seed=SEEDS[n]) for n in range(len(ASKED))]
 
     for ours, theirs in [*zip(apart, together, strict=True), *zip(alone, apart[: len(ASKED)], strict=True)]:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 BLOCK, CHUNK = 16, 64
 LENGTHS = [1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
-AT_ONCE = 32
+AT_ONCE = 16
 NUM_TOKENS = 3  # the first by the prefill worker, the others from the KV that the decode worker has then
 
 
@@ -131,7 +131,7 @@ def received(worker: WorkerProcess, way: Way) -> float:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_the_text_is_the_same_wherever_a_prefix_is_known(cluster: Processes, way: Way) -> None:
-    """Field report D03: by every way, each length alone and 32 at once, known to neither, one or both workers."""
+    """Field report D03: by every way, each length alone and 16 at once, known to neither, one or both workers."""
     first, second = Grid(f"{way}, first"), Grid(f"{way}, second")
     prefill, decode = cluster.worker("prefill-0"), cluster.worker("decode-1")
 

@@ -43,7 +43,8 @@ PROMPTS = [
     "<|im_start|>user\nWhat is the boiling point of water?<|im_end|>\n<|im_start|>assistant\n",
     "a",
 ]
-LENGTHS = [1, 15, 16, 17, 255, 256, 257, 1100]  # tokens of TEXT
+LENGTHS = [1, 15, 16, 17, 255, 256, 257]  # tokens of TEXT
+LONG = 1100
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +75,12 @@ def runner(folder: Path, one_thread: None) -> TorchRunner:
     return load_torch_runner(folder, EngineConfig(block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS))
 
 
-@pytest.fixture(scope="module")
-def prompts(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+@pytest.fixture(
+    scope="module", params=[LENGTHS, pytest.param([LONG, *LENGTHS], marks=pytest.mark.long)], ids=["short", "long"]
+)
+def prompts(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
     text = tokenizer(TEXT).input_ids
-    return [tokenizer(prompt).input_ids for prompt in PROMPTS] + [text[:n] for n in LENGTHS]
+    return [tokenizer(prompt).input_ids for prompt in PROMPTS] + [text[:n] for n in request.param]
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +191,7 @@ def test_greedy_text_alone_is_the_references(
         assert max(gaps((*prompt, *text), len(prompt))) < ROUNDING
 
 
-@pytest.mark.parametrize("chunk_size", [256, 50])
+@pytest.mark.parametrize("chunk_size", [50, pytest.param(256, marks=pytest.mark.long)])
 def test_greedy_text_side_by_side_and_in_chunks_is_the_references(
     chunk_size: int,
     runner: TorchRunner,

@@ -16,11 +16,11 @@ from engine.scheduling import STRATEGIES, SchedulingConfig
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-NUM_TOKENS = 14
-LENGTHS = (5, 60, 33, 130, 17, 40)
+NUM_TOKENS = 12
+LENGTHS = (5, 60, 33, 90, 17, 40)
 MAX_MODEL_LEN = 512
 ROOMY = 200  # blocks
-TIGHT = 10  # not enough for all of them: somebody is preempted
+TIGHT = 8  # not enough for all of them: somebody is preempted
 
 
 @pytest.fixture(scope="module")

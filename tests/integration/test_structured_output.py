@@ -87,7 +87,7 @@ def spoken(stream: Any) -> tuple[str, list[dict[str, str]], str]:
     return content, calls, reason
 
 
-@pytest.mark.parametrize("temperature", [0, 1.3])
+@pytest.mark.parametrize("temperature", [1.3, pytest.param(0, marks=pytest.mark.long)])
 def test_an_answer_has_the_schema_whole_and_streamed(client: Any, temperature: float) -> None:
     asked = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
     whole = chat(client, response_format=asked, temperature=temperature).choices[0]
@@ -107,16 +107,19 @@ def test_any_object_a_regex_and_a_grammar(client: Any) -> None:
     assert re.fullmatch(r"(yes|no), [a-z]{3,8}!", answer)
 
 
-def test_a_function_that_must_be_called_is_called_whole_and_streamed(client: Any) -> None:
-    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-        fields = {"tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
-        whole = chat(client, **fields).choices[0]
-        assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
-        (call,) = whole.message.tool_calls
-        jsonschema.validate(json.loads(call.function.arguments), WEATHER["function"]["parameters"])
-        content, calls, reason = spoken(chat(client, **fields, stream=True))
-        assert (content, reason) == ("", "tool_calls")
-        assert calls == [{"name": "get_weather", "arguments": call.function.arguments}]
+@pytest.mark.parametrize(
+    "choice",
+    ["required", pytest.param({"type": "function", "function": {"name": "get_weather"}}, marks=pytest.mark.long)],
+)
+def test_a_function_that_must_be_called_is_called_whole_and_streamed(client: Any, choice: Any) -> None:
+    fields = {"tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
+    whole = chat(client, **fields).choices[0]
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
+    (call,) = whole.message.tool_calls
+    jsonschema.validate(json.loads(call.function.arguments), WEATHER["function"]["parameters"])
+    content, calls, reason = spoken(chat(client, **fields, stream=True))
+    assert (content, reason) == ("", "tool_calls")
+    assert calls == [{"name": "get_weather", "arguments": call.function.arguments}]
 
 
 def test_a_call_that_is_cut_says_so(client: Any) -> None:
