@@ -52,18 +52,20 @@ class Member(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.Role, str]] = ..., role_epoch: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., node: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Members(_message.Message):
-    __slots__ = ("version", "controller_incarnation", "members", "pool_nodes", "traffic_every_s")
+    __slots__ = ("version", "controller_incarnation", "members", "pool_nodes", "traffic_every_s", "metrics_address")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     POOL_NODES_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_EVERY_S_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     version: int
     controller_incarnation: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
     pool_nodes: _containers.RepeatedCompositeFieldContainer[Member]
     traffic_every_s: float
-    def __init__(self, version: _Optional[int] = ..., controller_incarnation: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., pool_nodes: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., traffic_every_s: _Optional[float] = ...) -> None: ...
+    metrics_address: str
+    def __init__(self, version: _Optional[int] = ..., controller_incarnation: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., pool_nodes: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., traffic_every_s: _Optional[float] = ..., metrics_address: _Optional[str] = ...) -> None: ...
 
 class TrafficReport(_message.Message):
     __slots__ = ("proxy_incarnation", "span_s", "classes")
