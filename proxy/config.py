@@ -56,6 +56,8 @@ class ProxyConfig(BaseModel):
     max_grpc_streams: int = Field(4096, ge=1)  # calls at once in one gRPC connection; further ones wait in the client
     max_buffered_tokens: int = Field(8192, ge=1)  # that a slow client leaves unread, for one request
 
+    slo_ttft_s: float | None = Field(None, gt=0)  # what /dashboard holds requests against that name no goal (x-slo-…)
+    slo_tpot_s: float | None = Field(None, gt=0)
     request_timeout_s: float = Field(600.0, gt=0)  # the longest deadline a request may have
     max_handoff_attempts: int = Field(2, ge=1)  # with a prefill worker, then the decode worker computes the prompt
     max_attempts: int = Field(6, ge=1)  # of one request that fail; one whose worker left or was lost does not

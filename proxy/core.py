@@ -47,7 +47,7 @@ class Core:
         self._dispatcher = Dispatcher(self.pool, Router(self.pool, index, config, self.metrics), config)
         self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
         self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics, self._grammars)
-        self._watch = MembershipWatch(controller, incarnation, self._update, tls=tls)
+        self.watch = MembershipWatch(controller, incarnation, self._update, tls=tls)
         self._watching: asyncio.Task[None] | None = None
 
     def _update(self, members: control_pb2.Members) -> None:
@@ -56,7 +56,7 @@ class Core:
     def start(self) -> asyncio.Task[None]:
         """The task that must not end before `stop`."""
         self.pool.subscribe(self._on_workers)
-        self._watching = asyncio.create_task(self._watch.run(), name="membership")
+        self._watching = asyncio.create_task(self.watch.run(), name="membership")
         return self._watching
 
     async def stop(self) -> None:

@@ -78,7 +78,7 @@ class ProxyServer:
         self._grpc, self._health = build_server(core.service, gate, config)
         self._http = QuietServer(
             uvicorn.Config(
-                build_app(core.service, core.pool, gate, config),
+                build_app(core.service, core.pool, core.watch, gate, config),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -109,6 +109,7 @@ class ProxyServer:
             asyncio.create_task(self._http.serve([http_socket]), name="http"),
             asyncio.create_task(self._report_readiness(), name="health"),
             self._core.start(),
+            asyncio.create_task(self._core.service.keep_history(), name="history"),
         ]
         return Addresses(join_host_port(host, grpc_port), join_host_port(host, http_socket.getsockname()[1]))
 

@@ -14,6 +14,7 @@ from proxy.access.caller import Caller
 from proxy.admission.aside import Aside
 from proxy.admission.entrance import Entrance
 from proxy.config import ProxyConfig
+from proxy.dashboard.history import History
 from proxy.errors import ApiError, ErrorCode, invalid
 from proxy.grammar.grammar_compiler import GrammarCompiler
 from proxy.metrics import ProxyMetrics
@@ -25,7 +26,7 @@ from proxy.request.generation_request import Admission, GenerationRequest
 from proxy.request.kv_mode import KvMode
 from proxy.request.lifecycle import Lifecycle
 from proxy.request.outcomes import Outcomes
-from proxy.request.priority import Priority
+from proxy.request.priority import LABELS, Priority
 from proxy.request.reading import Reading
 from proxy.request.running import RunningRequests
 from proxy.routing.dispatcher import Dispatcher
@@ -59,6 +60,7 @@ class GenerationService:
         self.aside = Aside()
         self._entrance = Entrance(dispatcher.queue, asyncio.get_running_loop().time)
         self._outcomes = Outcomes(metrics)
+        self.history = History(metrics, config, asyncio.get_running_loop().time)
         self._running = RunningRequests()
         metrics.watch(lambda: len(self._running), dispatcher.num_waiting)
 
@@ -79,6 +81,15 @@ class GenerationService:
         """The choices of all requests that run."""
         return [choice for generation in self._running.generations() for choice in generation.choices]
 
+    @property
+    def num_waiting(self) -> dict[str, int]:
+        """In the proxy, by priority."""
+        return {label: self._dispatcher.num_waiting(label) for label in LABELS}
+
+    async def keep_history(self) -> None:
+        """Until cancelled."""
+        await self.history.run(lambda: (self.running, self.num_waiting))
+
     async def submit(self, request: GenerationRequest) -> Reading:
         """Admits the request, or lets it read along with the same one that runs already. Raises ApiError."""
         try:
@@ -91,6 +102,7 @@ class GenerationService:
     def count_refusal(self, request_id: str, error: ApiError, priority: Priority) -> None:
         """Of a request that is not admitted, by whoever refuses it."""
         self._outcomes.refused(request_id, error, priority)
+        self.history.refused(request_id, error)
 
     def abort(self, request_id: str, tenant: str = "") -> bool:
         """Ends it for all who read it. False when no such request of this tenant runs."""
@@ -194,3 +206,4 @@ class GenerationService:
                 timings = choice.timings
                 self._entrance.estimate.saw(timings.time_to_first_token_s - timings.queue_s)
         self._outcomes.ended(request, generation)
+        self.history.ended(request, generation)

@@ -11,6 +11,8 @@ from starlette.exceptions import HTTPException
 
 from proxy.access.gate import Gate
 from proxy.config import ProxyConfig
+from proxy.dashboard.http_dashboard import HttpDashboard
+from proxy.dashboard.state import DashboardState
 from proxy.errors import ApiError, ErrorCode
 from proxy.fronts.http_body import BodyReader
 from proxy.fronts.http_completions import HttpCompletions
@@ -22,10 +24,13 @@ from proxy.fronts.http_status import HttpStatus
 from proxy.fronts.http_tokens import HttpTokens
 from proxy.fronts.openapi import document
 from proxy.service import GenerationService
+from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_pool import WorkerPool
 
 
-def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: ProxyConfig) -> FastAPI:
+def build_app(
+    service: GenerationService, pool: WorkerPool, watch: MembershipWatch, gate: Gate, config: ProxyConfig
+) -> FastAPI:
     app = FastAPIOffline(title="pdserve", docs_url="/docs", redoc_url=None, static_url="/docs/static")
     described = document()
     app.openapi = lambda: described  # type: ignore[method-assign]  # FastAPI's way to have one's own description
@@ -48,6 +53,13 @@ def build_app(service: GenerationService, pool: WorkerPool, gate: Gate, config: 
     ]
     for method, path, endpoint in routes:
         app.add_api_route(path, endpoint, methods=[method])
+    dashboard = HttpDashboard(DashboardState(service, pool, watch))
+    for path, endpoint in (
+        ("/dashboard", dashboard.page),
+        ("/dashboard/state", dashboard.state),
+        ("/dashboard/{name}", dashboard.file),
+    ):
+        app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
     app.add_middleware(HttpShed, service=service)  # those added later stand before it
     app.add_middleware(HttpGate, gate=gate, open_metrics=config.open_metrics)
     app.add_exception_handler(HTTPException, _on_http_exception)

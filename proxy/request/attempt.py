@@ -24,6 +24,7 @@ class Attempt:
         self.number = number
         self.prefill: WorkerLink | None = placement.prefill
         self.decode: WorkerLink | None = placement.decode
+        self.computed_at: float | None = None  # the prompt, by the prefill worker
         self._job = job
         self._placement = placement
 
@@ -80,8 +81,11 @@ class Attempt:
     def runs_on(self, link: WorkerLink) -> bool:
         return link in (self.prefill, self.decode)
 
-    def prompt_computed(self) -> None:
+    def prompt_computed(self, now: float) -> None:
         """The prefill worker is done; the decode worker has not spoken yet."""
+        self.computed_at = now
+        if self.is_pooled:
+            return
         if self.prefill is not None:
             self.prefill.tally.left_queue(self._job.wire_id)
         if self.decode is not None:

@@ -85,6 +85,12 @@ class Lifecycle:
         return None if self._attempt is None else self._attempt.route
 
     @property
+    def transport(self) -> str | None:
+        """That the newest attempt's KV comes over from its prefill worker."""
+        path = None if self._attempt is None else self._attempt.path
+        return None if path is None else path.transport
+
+    @property
     def timings(self) -> Timings:
         return self.progress.timings(self._loop.time())
 
@@ -153,8 +159,8 @@ class Lifecycle:
 
     def _take_prompt(self, attempt: Attempt, prefilled: worker_pb2.PrefillProgress) -> None:
         """It is computed. When it is in the pool, its prefill worker may go, and any decode worker may go on."""
+        attempt.prompt_computed(self._loop.time())
         if not attempt.is_pooled:
-            attempt.prompt_computed()
             return
         self.progress.prefilled(prefilled)
         attempt.leave_prefill(aborts=False, still_queued=True)
@@ -196,7 +202,7 @@ class Lifecycle:
         link.breaker.succeeded()
         attempt.leave_prefill(aborts=is_last, still_queued=self.phase is Phase.PREFILLING)
         self.phase = Phase.DECODING
-        self.progress.decoding(origin)
+        self.progress.decoding(origin, attempt.computed_at, self._loop.time())
         self._dispatcher.pump()
 
     def _take_refusal(self, attempt: Attempt, link: WorkerLink, failed: worker_pb2.RequestFailed) -> None:

@@ -17,6 +17,7 @@ class Progress:
         self.accepted: list[int] = []
         self.queue_s = 0.0
         self.first_token_at: float | None = None  # the loop's clock, as all times here
+        self.handoff_s: float | None = None  # from the prefill worker's end to the first token; None: no KV came
         self._job = job
         self._metrics = metrics
         self._last_token_at = 0.0
@@ -47,8 +48,13 @@ class Progress:
         """The prompt is in the pool: what the prefill worker had to compute for that was not cached."""
         self._cached_tokens = min(self._cached_tokens, prefill.cached_tokens)
 
-    def decoding(self, origin: worker_pb2.Origin) -> None:
-        """An attempt speaks, and says how it came to the prompt's KV."""
+    def decoding(self, origin: worker_pb2.Origin, computed_at: float | None, now: float) -> None:
+        """An attempt speaks, and says how it came to the prompt's KV.
+
+        `computed_at`: when its prefill worker said that the prompt is; None: it has not, or there is none.
+        """
+        if self.first_token_at is None and origin.received_tokens:
+            self.handoff_s = 0.0 if computed_at is None else now - computed_at
         self._cached_tokens = min(self._cached_tokens, origin.cached_tokens + origin.prefill_cached_tokens)
 
     def accept(self, ids: Sequence[int], now: float) -> None:

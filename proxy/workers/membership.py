@@ -49,6 +49,11 @@ class MembershipWatch:
         self._renew_s = renew_s
         self._is_away = False
 
+    @property
+    def is_away(self) -> bool:
+        """The controller, as far as is known."""
+        return self._is_away
+
     async def run(self) -> None:
         """Watches until cancelled."""
         backoff = FIRST_BACKOFF_S

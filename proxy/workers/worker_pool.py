@@ -56,6 +56,10 @@ class WorkerPool:
         """Of the decode and mixed workers that take new requests."""
         return self._usable(DECODE)
 
+    def link(self, incarnation: str) -> WorkerLink | None:
+        """None: there is none, as to a worker that starts."""
+        return self._links.get(incarnation)
+
     def ready_nodes(self) -> tuple[worker_pb2.PoolMember, ...]:
         """The KV pool's, as workers are told."""
         return tuple(

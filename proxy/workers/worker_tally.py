@@ -32,6 +32,11 @@ class WorkerTally:
         self._untransferred: dict[str, bool] = {}  # whether each is a batch request
 
     @property
+    def load(self) -> worker_pb2.Load | None:
+        """The last report; None: there is none yet."""
+        return self._load
+
+    @property
     def is_admitting(self) -> bool:
         return self._load is not None and self._load.admitting and not self._refuses
 
