@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from cluster.autoscale.autoscaler import Autoscaler
 from cluster.controller import Controller, NothingGeneratesError
 from cluster.fleet import RoleChangeError, UnknownWorkerError, WorkerState
 from cluster.membership import Member, Snapshot
@@ -44,8 +45,9 @@ SERVER_OPTIONS = [
 
 
 class MembershipService(control_pb2_grpc.MembershipServicer):
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, autoscaler: Autoscaler) -> None:
         self._controller = controller
+        self._autoscaler = autoscaler
 
     async def Watch(  # noqa: N802  gRPC's name
         self, request: control_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -57,7 +59,13 @@ class MembershipService(control_pb2_grpc.MembershipServicer):
                 f"{PROTOCOL_VERSION}: upgrade the older of the two",
             )
         async for snapshot in self._controller.membership.subscribe():
-            yield members_message(snapshot, self._controller.incarnation)
+            yield members_message(snapshot, self._controller.incarnation, self._autoscaler.traffic_every_s)
+
+    async def ReportTraffic(  # noqa: N802
+        self, request: control_pb2.TrafficReport, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.TrafficReportTaken:
+        self._autoscaler.reported(request)
+        return control_pb2.TrafficReportTaken()
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
@@ -156,10 +164,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
 class ControlServer:
     """Maintains the listening server, health included."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, autoscaler: Autoscaler) -> None:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
-        control_pb2_grpc.add_MembershipServicer_to_server(MembershipService(controller), self._server)
+        control_pb2_grpc.add_MembershipServicer_to_server(MembershipService(controller, autoscaler), self._server)
         control_pb2_grpc.add_ControlServicer_to_server(ControlService(controller), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -174,11 +182,14 @@ class ControlServer:
         await self._server.stop(grace=STOP_GRACE_S)
 
 
-def members_message(snapshot: Snapshot, controller_incarnation: str) -> control_pb2.Members:
+def members_message(
+    snapshot: Snapshot, controller_incarnation: str, traffic_every_s: float = 0.0
+) -> control_pb2.Members:
     present = [member for member in snapshot.members if member.state is not WorkerState.FAILED]
     return control_pb2.Members(
         version=snapshot.version,
         controller_incarnation=controller_incarnation,
+        traffic_every_s=traffic_every_s,
         members=[member_message(member) for member in present if member.role != "pool"],
         pool_nodes=[member_message(member) for member in present if member.role == "pool"],
     )

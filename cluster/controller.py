@@ -18,6 +18,7 @@ from cluster.fleet import Fleet, FleetWorker, Retire, Start
 from cluster.launcher import Launcher, ProcessLost, RunningWorker
 from cluster.membership import Member, Membership
 from cluster.proxy_keeper import ProxyKeeper
+from cluster.scale_events import BY_HAND, ScaleEvents
 from cluster.spec import ClusterSpec, ProxySpec, RoleName, can_generate
 from cluster.worker_status import WorkerStatus, report_of
 
@@ -44,6 +45,7 @@ class Controller:
         self.proxy = ProxyKeeper(proxy, spec.restart, launcher)
         self.incarnation = new_incarnation()
         self.membership = Membership()
+        self.scale_events = ScaleEvents()
         self.started_at = monotonic()
         self.fleet = Fleet(desired_file.read() or spec.desired, spec.restart, new_incarnation)
         self._model_dir = model_dir
@@ -88,10 +90,11 @@ class Controller:
             self._tasks.create_task(self.proxy.run())
             await self._reconcile()
 
-    def scale(self, role: RoleName, num_workers: int) -> int:
+    def scale(self, role: RoleName, num_workers: int, reason: str = BY_HAND) -> int:
         """Takes a new target; the one before. Raises NothingGeneratesError."""
         self._check_generates({role: num_workers})
         previous = self.fleet.scale(role, num_workers)
+        self.scale_events.resized(role, previous, num_workers, reason)
         self._desired_file.write(self.fleet.desired)
         logger.info("%s: %d workers wanted, %d before", role, num_workers, previous)
         self._changed.set()
@@ -103,12 +106,14 @@ class Controller:
         self._changed.set()
         return await asyncio.shield(task)
 
-    def set_role(self, name: str, role: RoleName, expected_epoch: int, timeout_s: float) -> None:
+    def set_role(self, name: str, role: RoleName, expected_epoch: int, timeout_s: float, reason: str = BY_HAND) -> None:
         """Drains a worker, which comes back in this role. Raises as `Fleet.set_role`, or NothingGeneratesError."""
         worker, desired = self.fleet.workers.get(name), self.fleet.desired
         if worker is not None and worker.role != role:
             self._check_generates({worker.role: desired[worker.role] - 1, role: desired[role] + 1})
+        before = worker.role if worker is not None else role
         self._retire(self.fleet.set_role(name, role, expected_epoch), timeout_s)
+        self.scale_events.role_changed(before, role, reason)
         self._desired_file.write(self.fleet.desired)
         logger.info("%s drains to become a %s worker", name, role)
         self._changed.set()

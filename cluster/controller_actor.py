@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from cluster.actor_process import log_file, log_to
+from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
@@ -60,15 +61,18 @@ class ControllerActor:
         desired_file = DesiredFile(Path(settings.state_dir) / "desired.json")
         controller = Controller(settings.spec, settings.model_dir, launcher, desired_file, settings.proxy)
         await controller.adopt()
-        server = ControlServer(controller)
+        autoscaler = Autoscaler(controller)
+        server = ControlServer(controller, autoscaler)
         address = join_host_port(settings.spec.host, settings.spec.controller_port)
         tls = ClusterTls.read(settings.spec.tls)
         await server.start(address, tls.server)
         logger.info("controller %s serves on %s, process %d", controller.incarnation, address, os.getpid())
         self._ready.set_result(address)
+        scaling = asyncio.create_task(autoscaler.run(), name="autoscaler")
         try:
             await controller.run()
         finally:
+            scaling.cancel()
             await server.stop()
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.autoscale.spec import AutoscaleSpec
 from cluster.kv_pool_spec import KVPoolSpec
 from cluster.stuck_spec import StuckSpec
 from engine.config import EngineConfig
@@ -128,6 +129,7 @@ class ClusterSpec(BaseModel):
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of every pool, unless the pool says otherwise
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
     kv_pool: KVPoolSpec = Field(default_factory=KVPoolSpec)
+    autoscale: AutoscaleSpec = Field(default_factory=AutoscaleSpec)
     start_timeout_s: float = Field(300.0, gt=0)  # for one worker, its model loaded and its ports open
     drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
     restart: RestartSpec = Field(default_factory=RestartSpec)
@@ -152,6 +154,7 @@ class ClusterSpec(BaseModel):
                 f"pools.prefill.engine.block_size ({pools.prefill.engine.block_size}) is not that of pools.decode "
                 f"({pools.decode.engine.block_size}): the two could not share KV; set them equal"
             )
+        self.autoscale.check(pools.prefill.replicas, pools.decode.replicas, pools.mixed.replicas)
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from rpc import control_pb2, control_pb2_grpc
 from tests.unit.cluster.in_memory_launcher import InMemoryLauncher
@@ -31,7 +32,7 @@ METHODS = [
 async def test_junk_and_half_open_connections_harm_nobody(tmp_path: Path) -> None:
     async with running(InMemoryLauncher(), tmp_path) as controller:
         await until(controller, all_ready(2))
-        server = ControlServer(controller)
+        server = ControlServer(controller, Autoscaler(controller))
         port = await server.start("127.0.0.1:0")
         opened = []
         for junk in JUNK:

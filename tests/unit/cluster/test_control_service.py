@@ -10,6 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
@@ -34,7 +35,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     launcher = InMemoryLauncher()
     controller = Controller(spec(), "/model", launcher, DesiredFile(tmp_path / "desired.json"), PROXY)
     await controller.adopt()
-    server = ControlServer(controller)
+    server = ControlServer(controller, Autoscaler(controller))
     port = await server.start("127.0.0.1:0")
     task = asyncio.create_task(controller.run())
     await until(controller, all_ready(2))
@@ -136,7 +137,8 @@ async def test_shutdown_stops_every_process(served: Served) -> None:
 
 
 async def test_a_taken_port_is_an_error_that_names_it(served: Served) -> None:
-    first, second = ControlServer(served.controller), ControlServer(served.controller)
+    autoscaler = Autoscaler(served.controller)
+    first, second = ControlServer(served.controller, autoscaler), ControlServer(served.controller, autoscaler)
     port = await first.start("127.0.0.1:0")
     with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
         await second.start(f"127.0.0.1:{port}")

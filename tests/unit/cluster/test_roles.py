@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.fleet import RoleChangeError, WorkerState
@@ -23,7 +24,7 @@ TO_PREFILL = control_pb2.SetRoleRequest(worker="decode-1", role=worker_pb2.ROLE_
 
 @asynccontextmanager
 async def control(controller: Controller) -> AsyncIterator[Any]:
-    server = ControlServer(controller)
+    server = ControlServer(controller, Autoscaler(controller))
     port = await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield control_pb2_grpc.ControlStub(channel)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.spec import RoleName
@@ -20,7 +21,7 @@ from tests.unit.cluster.test_controller import all_ready, running, spec, until
 
 async def ask(controller: Controller, worker: str, role: RoleName) -> str:
     """What the command does, in a thread as it blocks."""
-    server = ControlServer(controller)
+    server = ControlServer(controller, Autoscaler(controller))
     port = await server.start("127.0.0.1:0")
 
     def change() -> str:
