@@ -16,6 +16,8 @@ from proxy.routing.dispatcher import Dispatcher
 from proxy.routing.prefix_index import PrefixIndex
 from proxy.routing.router import Router
 from proxy.service import GenerationService
+from proxy.traffic.traffic_reporter import TrafficReporter
+from proxy.traffic.traffic_tally import TrafficTally
 from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_link import LinkTimes
 from proxy.workers.worker_pool import WorkerPool
@@ -46,17 +48,30 @@ class Core:
         self._config = config
         self._dispatcher = Dispatcher(self.pool, Router(self.pool, index, config, self.metrics), config)
         self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
-        self.service = GenerationService(model, config, self.pool, self._dispatcher, self.metrics, self._grammars)
+        self.traffic = TrafficTally(incarnation, asyncio.get_running_loop().time())
+        self.service = GenerationService(
+            model, config, self.pool, self._dispatcher, self.metrics, self._grammars, self.traffic
+        )
+        self._reporter = TrafficReporter(controller, self._report_traffic, tls)
         self.watch = MembershipWatch(controller, incarnation, self._update, tls=tls)
         self._watching: asyncio.Task[None] | None = None
 
     def _update(self, members: control_pb2.Members) -> None:
         self.pool.update(members.members, members.pool_nodes)
+        self._reporter.asked_every(members.traffic_every_s)
+
+    def _report_traffic(self) -> control_pb2.TrafficReport:
+        return self.traffic.report(self.service.running, asyncio.get_running_loop().time())
+
+    async def _follow_controller(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watch.run(), name="membership")
+            tasks.create_task(self._reporter.run(), name="traffic reports")
 
     def start(self) -> asyncio.Task[None]:
         """The task that must not end before `stop`."""
         self.pool.subscribe(self._on_workers)
-        self._watching = asyncio.create_task(self.watch.run(), name="membership")
+        self._watching = asyncio.create_task(self._follow_controller(), name="membership")
         return self._watching
 
     async def stop(self) -> None:

@@ -31,6 +31,7 @@ from proxy.request.reading import Reading
 from proxy.request.running import RunningRequests
 from proxy.routing.dispatcher import Dispatcher
 from proxy.text import prompt as prompts
+from proxy.traffic.traffic_tally import TrafficTally
 from proxy.workers.worker_pool import WorkerPool
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -48,6 +49,7 @@ class GenerationService:
         dispatcher: Dispatcher,
         metrics: ProxyMetrics,
         grammars: GrammarCompiler,
+        traffic: TrafficTally,
     ) -> None:
         self.model = model
         self.metrics = metrics
@@ -56,6 +58,7 @@ class GenerationService:
         self._pool = pool
         self._dispatcher = dispatcher
         self._grammars = grammars
+        self._traffic = traffic
         self.courses = CourseLog(config.trace_requests)
         self.aside = Aside()
         self._entrance = Entrance(dispatcher.queue, asyncio.get_running_loop().time)
@@ -102,6 +105,7 @@ class GenerationService:
     def count_refusal(self, request_id: str, error: ApiError, priority: Priority) -> None:
         """Of a request that is not admitted, by whoever refuses it."""
         self._outcomes.refused(request_id, error, priority)
+        self._traffic.refused(error, priority.label)
         self.history.refused(request_id, error)
 
     def abort(self, request_id: str, tenant: str = "") -> bool:
@@ -176,6 +180,7 @@ class GenerationService:
             self._running.end(request)
             running.refused(error)
             raise
+        self._traffic.arrived(generation)
         generation.submit()
         return running.admitted(generation)
 
@@ -197,6 +202,7 @@ class GenerationService:
 
     def _on_end(self, request: GenerationRequest, generation: Generation) -> None:
         self._running.end(request)
+        self._traffic.ended(generation)
         self.courses.ended(generation.choices, asyncio.get_running_loop().time())
         self._entrance.rates.used(request.caller, generation.usage.completion_tokens)
         for choice in generation.choices:

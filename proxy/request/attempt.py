@@ -16,6 +16,8 @@ from proxy.routing.transport_choice import Path
 from proxy.workers.worker_link import Listener, WorkerLink
 from rpc import worker_pb2
 
+FOR_WANT_OF_PREFILL = ("no_prefill_worker", "prefill_overloaded", "handoff_failed")  # reasons of a local prefill
+
 
 class Attempt:
     """Maintains `prefill` and `decode`: each its worker's link for as long as the attempt runs there."""
@@ -31,6 +33,11 @@ class Attempt:
     @property
     def is_pooled(self) -> bool:
         return bool(self._placement.nodes) and self._job.kv_mode is KvMode.POOLED
+
+    @property
+    def is_for_prefill(self) -> bool:
+        """Whether the prompt is a prefill worker's work: it has one, or would have one if there were room."""
+        return self._placement.prefill is not None or self._placement.local_reason in FOR_WANT_OF_PREFILL
 
     @property
     def route(self) -> Route:

@@ -91,6 +91,11 @@ class Lifecycle:
         return None if path is None else path.transport
 
     @property
+    def is_for_prefill(self) -> bool:
+        """Whether the newest attempt's prompt is a prefill worker's work, by right."""
+        return self._attempt is not None and self._attempt.is_for_prefill
+
+    @property
     def timings(self) -> Timings:
         return self.progress.timings(self._loop.time())
 

@@ -222,10 +222,12 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
 
 
 class FakeController(control_pb2_grpc.MembershipServicer):
-    """Streams a membership, again after each `publish`."""
+    """Streams a membership, again after each `publish`, and takes the reports that it asks for."""
 
     def __init__(self) -> None:
         self.address = ""
+        self.traffic_every_s = 0.0
+        self.reports: asyncio.Queue[control_pb2.TrafficReport] = asyncio.Queue()
         self.num_watches = 0
         self._members: list[control_pb2.Member] = []
         self._pool_nodes: list[control_pb2.Member] = []
@@ -259,7 +261,18 @@ class FakeController(control_pb2_grpc.MembershipServicer):
         self._watchers.add(watcher)
         try:
             while True:
-                yield control_pb2.Members(version=self._version, members=self._members, pool_nodes=self._pool_nodes)
+                yield control_pb2.Members(
+                    version=self._version,
+                    members=self._members,
+                    pool_nodes=self._pool_nodes,
+                    traffic_every_s=self.traffic_every_s,
+                )
                 await watcher.get()
         finally:
             self._watchers.discard(watcher)
+
+    async def ReportTraffic(  # noqa: N802
+        self, request: control_pb2.TrafficReport, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> control_pb2.TrafficReportTaken:
+        self.reports.put_nowait(request)
+        return control_pb2.TrafficReportTaken()
