@@ -17,6 +17,7 @@ from cluster.desired_file import DesiredFile
 from cluster.fleet import Fleet, FleetWorker, Retire, Start
 from cluster.launcher import Launcher, ProcessLost, RunningWorker
 from cluster.membership import Member, Membership
+from cluster.placements import NoPlaceError
 from cluster.proxy_keeper import ProxyKeeper
 from cluster.scale_events import BY_HAND, ScaleEvents
 from cluster.spec import ClusterSpec, ProxySpec, RoleName, can_generate
@@ -158,7 +159,12 @@ class Controller:
     def _launch(self, start: Start) -> None:
         spec = self.spec.process(start.name, start.role, start.incarnation, self._model_dir, start.role_epoch)
         logger.info("%s starts as %s, restart %d", start.name, start.incarnation, start.num_restarts)
-        worker = self._launcher.launch(spec, start.num_restarts)
+        try:
+            worker = self._launcher.launch(spec, start.num_restarts)
+        except NoPlaceError as error:
+            if self.fleet.unplaced(start.name, start.incarnation, str(error), monotonic()):
+                logger.warning("%s waits for a machine: %s", start.name, error)
+            return
         self._running[start.incarnation] = worker
         self._tasks.create_task(self._run_worker(worker), name=start.name)
 

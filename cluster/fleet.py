@@ -12,12 +12,14 @@ from enum import Enum
 from cluster.backoff import Backoff
 from cluster.spec import RestartSpec, RoleName
 
+PLACE_RETRY_S = 1.0
+
 
 class WorkerState(Enum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"  # leaves: finishes what runs, takes nothing new
-    WAITING = "waiting"  # dead; started again at `retry_at`
+    WAITING = "waiting"  # dead, or without a machine; started again at `retry_at`
     FAILED = "failed"  # dead at start too often; started again only when its pool is scaled anew
 
 
@@ -170,6 +172,16 @@ class Fleet:
         else:
             worker.state = WorkerState.WAITING
             worker.retry_at = now + worker.backoff.delay_s
+
+    def unplaced(self, name: str, incarnation: str, error: str, now: float) -> bool:
+        """No machine had room for this start, which counts for nothing and is tried again; whether that is news."""
+        worker = self._living(name, incarnation)
+        if worker is None:
+            return False
+        is_news, worker.last_error = worker.last_error != error, error
+        worker.state, worker.retry_at = WorkerState.WAITING, now + PLACE_RETRY_S
+        worker.num_restarts = max(0, worker.num_restarts - 1)
+        return is_news
 
     def is_leaving(self, name: str, incarnation: str) -> bool:
         """Whether this incarnation was told to go, so that its end is no surprise."""

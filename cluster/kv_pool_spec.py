@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.placement_spec import PlacementSpec
 from kv_transfer.pool_config import PoolConfig
 
 GIB = 1 << 30
@@ -21,6 +22,7 @@ class KVPoolSpec(BaseModel):
     disk_gib: float = Field(0.0, ge=0)  # 0: no tier below the memory
     disk_dir: Path | None = None  # this cluster's alone, on every machine; a node empties its folder in it
     watermark: float = Field(0.9, gt=0, le=1)  # the share of its memory above which a node evicts ahead
+    placement: PlacementSpec = Field(default_factory=PlacementSpec)
 
     @model_validator(mode="after")
     def _disk_has_a_place(self) -> KVPoolSpec:

@@ -91,7 +91,7 @@ class Launcher(Protocol):
     """Two exist: `RayLauncher`, and one in memory for tests."""
 
     def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
-        """A process that does nothing yet: call `start`."""
+        """A process that does nothing yet: call `start`. Raises NoPlaceError."""
         ...
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:

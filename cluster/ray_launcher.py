@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayTaskError
 
 from cluster.launcher import ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
-from cluster.nodes import Placements, living_nodes, only_on, own_node
+from cluster.nodes import living_nodes, only_on, own_node
+from cluster.placement_spec import GPU
+from cluster.placements import Placements
 from cluster.proxy_runner import ProxyRunner
 from cluster.spec import ProcessSpec, ProxySpec, RestartSpec
 from cluster.worker_actor import WorkerActor, WorkerIdentity
@@ -37,7 +39,7 @@ class RayWorker:
         self._handle = handle
         self._identity = identity
         self._placements = placements
-        placements.add(identity.spec.incarnation, identity.spec.role, identity.node)
+        placements.add(identity.spec, identity.node)
         self.addresses = identity.addresses
         self.is_draining = identity.is_draining
 
@@ -94,16 +96,16 @@ class RayLauncher:
         self._placements = Placements()
 
     def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
-        name = f"worker:{spec.name}:{spec.incarnation}"
-        node = self._placements.choose(spec.role, living_nodes())
-        strategy = "SPREAD" if spec.num_gpus else only_on(node)
-        handle = _detached(WorkerActor, name, spec.num_gpus, strategy).remote(spec, num_restarts, self._log_dir)
-        identity = WorkerIdentity(spec, num_restarts, node, addresses=None, is_draining=False)
+        """Raises NoPlaceError."""
+        node = self._placements.choose(spec, living_nodes())
+        actor = _detached(WorkerActor, f"worker:{spec.name}:{spec.incarnation}", spec.holds, only_on(node.id))
+        handle = actor.remote(spec, num_restarts, self._log_dir)
+        identity = WorkerIdentity(spec, num_restarts, node.id, addresses=None, is_draining=False)
         return RayWorker(handle, identity, self._placements)
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:
         here = only_on(own_node())  # the controller's: what it listens on is an address of that one
-        actor = _detached(ProxyRunner, PROXY_ACTOR, 0, here, get_if_exists=True)  # what was left is tried, or ended
+        actor = _detached(ProxyRunner, PROXY_ACTOR, {}, here, get_if_exists=True)  # what was left is tried, or ended
         handle = actor.remote(spec, self._restart, self._log_dir)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
@@ -195,14 +197,17 @@ async def end(handle: Any, grace_s: float) -> None:
         logger.warning("an actor is still there %g s after it was killed", KILL_TIMEOUT_S)
 
 
-def _detached(actor_class: type, name: str, num_gpus: int, strategy: Any, *, get_if_exists: bool = False) -> Any:
+def _detached(
+    actor_class: type, name: str, holds: Mapping[str, float], strategy: Any, *, get_if_exists: bool = False
+) -> Any:
     """`num_cpus` is 0: placement is ours to decide, and threads are the engine's setting."""
     return ray.remote(actor_class).options(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",
         num_cpus=0,
-        num_gpus=num_gpus,
+        num_gpus=holds.get(GPU, 0),
+        resources={name: amount for name, amount in holds.items() if name != GPU},
         scheduling_strategy=strategy,
         max_restarts=0,
         get_if_exists=get_if_exists,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cluster.autoscale.spec import AutoscaleSpec
 from cluster.kv_pool_spec import KVPoolSpec
+from cluster.placement_spec import GPU, PlacementSpec
 from cluster.stuck_spec import StuckSpec
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
@@ -52,10 +53,24 @@ class WorkerSpec(BaseModel):
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
     stuck: StuckSpec = Field(default_factory=StuckSpec)
+    placement: PlacementSpec = Field(default_factory=PlacementSpec)
 
     @property
-    def num_gpus(self) -> int:
-        return 1 if self.engine.device.startswith("cuda") else 0
+    def holds(self) -> dict[str, float]:
+        """What it takes of its machine, by Ray's names."""
+        return {GPU: 1.0, **self.placement.resources} if self.uses_gpu else dict(self.placement.resources)
+
+    @property
+    def uses_gpu(self) -> bool:
+        return self.engine.device.startswith("cuda")
+
+    @property
+    def pairs_on_node(self) -> bool:
+        """Whether it is better placed beside a worker that it hands KV to, or takes it from."""
+        if self.placement.affinity != "auto":
+            return self.placement.affinity == "pair"
+        transports = self.kv_transfer.transports
+        return self.uses_gpu and (transports == "auto" or "nccl" in transports)
 
 
 class PoolNodeSpec(BaseModel):
@@ -74,10 +89,15 @@ class PoolNodeSpec(BaseModel):
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of the workers whose blocks it keeps
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
     pool: PoolConfig
+    placement: PlacementSpec = Field(default_factory=PlacementSpec)
 
     @property
-    def num_gpus(self) -> int:
-        return 0
+    def holds(self) -> dict[str, float]:
+        return dict(self.placement.resources)
+
+    @property
+    def pairs_on_node(self) -> bool:
+        return False
 
 
 ProcessSpec = WorkerSpec | PoolNodeSpec
@@ -101,6 +121,7 @@ class PoolSpec(BaseModel):
 
     replicas: int = Field(0, ge=0, le=64)
     engine: EngineConfig = Field(default_factory=EngineConfig)
+    placement: PlacementSpec = Field(default_factory=PlacementSpec)
 
 
 class Pools(BaseModel):
@@ -193,6 +214,7 @@ class ClusterSpec(BaseModel):
                 engine=self.pools.prefill.engine,
                 kv_transfer=self.kv_transfer,
                 pool=self.kv_pool.node_config(),
+                placement=self.kv_pool.placement,
             )
         return WorkerSpec(
             name=name,
@@ -206,6 +228,7 @@ class ClusterSpec(BaseModel):
             engine=self.pools.of(role).engine,
             kv_transfer=self.kv_transfer,
             stuck=self.stuck,
+            placement=self.pools.of(role).placement,
         )
 
 

@@ -34,7 +34,7 @@ def run(name: str, as_json: bool) -> None:
         console.print(_paths_table(report))
     for worker in report["workers"]:
         if worker["last_error"]:
-            console.print(f"{worker['name']} last ended: {worker['last_error']}", markup=False, soft_wrap=True)
+            console.print(f"{worker['name']}: {worker['last_error']}", markup=False, soft_wrap=True)
 
 
 def _workers_table(report: ClusterReport) -> Table:

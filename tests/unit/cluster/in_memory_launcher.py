@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.launcher import ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
 from cluster.membership import Addresses
+from cluster.placements import NoPlaceError
 from cluster.spec import ProcessSpec, ProxySpec
 from rpc import worker_pb2
 
@@ -99,6 +100,7 @@ class InMemoryLauncher:
     workers: list[InMemoryWorker] = field(default_factory=list)
     proxies: list[InMemoryProxy] = field(default_factory=list)
     start_errors: dict[str, str] = field(default_factory=dict)  # by worker name
+    placeless: set[str] = field(default_factory=set)  # worker names that no machine has room for
     proxy_launched: asyncio.Event = field(default_factory=asyncio.Event)
     proxy_may_launch: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,6 +108,8 @@ class InMemoryLauncher:
         self.proxy_may_launch.set()
 
     def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
+        if spec.name in self.placeless:
+            raise NoPlaceError(f"no machine for {spec.name}")
         worker = InMemoryWorker(spec, num_restarts, self.start_errors.get(spec.name))
         self.workers.append(worker)
         return worker

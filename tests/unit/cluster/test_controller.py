@@ -225,3 +225,14 @@ async def test_a_dead_proxy_runner_is_replaced(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             await launcher.proxy_launched.wait()
         assert [proxy.is_alive for proxy in launcher.proxies] == [False, True]
+
+
+async def test_a_worker_without_a_machine_waits_for_one_and_says_so(tmp_path: Path) -> None:
+    launcher = InMemoryLauncher(placeless={"decode-0"})
+    async with running(launcher, tmp_path) as controller:
+        await until(controller, lambda s: states(s) == {"prefill-0": "ready", "decode-0": "waiting"})
+        [decode] = [status for status in await controller.list_workers() if status.member.role == "decode"]
+        assert decode.last_error == "no machine for decode-0"
+        launcher.placeless.clear()
+        await until(controller, all_ready(2))
+        assert controller.fleet.workers["decode-0"].failed_starts == 0
