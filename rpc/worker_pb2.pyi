@@ -174,7 +174,7 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TokenRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_ids", "output_ids", "sampling", "timeout_s", "priority", "cache_salt")
+    __slots__ = ("request_id", "prompt_ids", "output_ids", "sampling", "timeout_s", "priority", "cache_salt", "traceparent")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +182,7 @@ class TokenRequest(_message.Message):
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     output_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -189,7 +190,16 @@ class TokenRequest(_message.Message):
     timeout_s: float
     priority: int
     cache_salt: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., output_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., timeout_s: _Optional[float] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., output_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., timeout_s: _Optional[float] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class StageTime(_message.Message):
+    __slots__ = ("name", "duration_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    duration_s: float
+    def __init__(self, name: _Optional[str] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("session", "attempt")
@@ -268,16 +278,18 @@ class PrefillEvent(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., done: _Optional[_Union[PrefillProgress, _Mapping]] = ..., failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., cache: _Optional[_Union[CacheUpdate, _Mapping]] = ...) -> None: ...
 
 class PrefillProgress(_message.Message):
-    __slots__ = ("request_id", "attempt", "cached_tokens", "computed_tokens")
+    __slots__ = ("request_id", "attempt", "cached_tokens", "computed_tokens", "stages")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     cached_tokens: int
     computed_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageTime]
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ...) -> None: ...
 
 class DecodeCommand(_message.Message):
     __slots__ = ("hello", "ping", "start", "abort", "watch_cache")
@@ -360,16 +372,18 @@ class RequestTokens(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[str] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Origin(_message.Message):
-    __slots__ = ("cached_tokens", "received_tokens", "computed_tokens", "prefill_cached_tokens")
+    __slots__ = ("cached_tokens", "received_tokens", "computed_tokens", "prefill_cached_tokens", "stages")
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     cached_tokens: int
     received_tokens: int
     computed_tokens: int
     prefill_cached_tokens: int
-    def __init__(self, cached_tokens: _Optional[int] = ..., received_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., prefill_cached_tokens: _Optional[int] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageTime]
+    def __init__(self, cached_tokens: _Optional[int] = ..., received_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., prefill_cached_tokens: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ...) -> None: ...
 
 class HandoffFailed(_message.Message):
     __slots__ = ("request_id", "attempt", "reason", "detail")
