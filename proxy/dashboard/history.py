@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,8 +18,8 @@ from prometheus_client import Counter
 from proxy.admission.slo import Slo
 from proxy.config import ProxyConfig
 from proxy.dashboard.recent_errors import RecentErrors
-from proxy.dashboard.sample import Gauges, Kind, Sample, SampleMaker, Totals
-from proxy.dashboard.summary import Quantiles, quantiles_of
+from proxy.dashboard.sample import Gauges, Sample, SampleMaker, Totals
+from proxy.dashboard.summary import Summary
 from proxy.errors import ApiError, ErrorCode
 from proxy.metrics import ProxyMetrics
 from proxy.request.generation import Generation
@@ -28,7 +28,7 @@ from proxy.request.lifecycle import Lifecycle
 
 INTERVAL_S = 1.0
 NUM_POINTS = 300
-SMOOTHED_OVER = 10  # samples: quantiles of one second alone jump about
+SMOOTHED_OVER = 10  # samples: figures of one second alone jump about
 logger = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ class Point:
     """One second, as it is drawn."""
 
     sample: Sample
-    quantiles: Mapping[Kind, Quantiles]  # of the `SMOOTHED_OVER` samples up to this one
+    summary: Summary  # of the `SMOOTHED_OVER` samples up to this one
 
 
 class History:
@@ -93,7 +93,7 @@ class History:
             maker.look_at(choice)
         gauges = Gauges(num_queued, max(0, len(running) - sum(num_queued.values())))
         sample = maker.make(self._next_number, time.time(), now - self._sampled_at, totals - self._totals, gauges)
-        self._points.append(Point(sample, quantiles_of([*self.last(SMOOTHED_OVER - 1), sample])))
+        self._points.append(Point(sample, Summary.of([*self.last(SMOOTHED_OVER - 1), sample])))
         self._next_number += 1
         self._sampled_at, self._totals, self._maker = now, totals, SampleMaker(now)
 

@@ -72,16 +72,16 @@ def _minute(summary: Summary) -> dict[str, Any]:
 
 
 def _point(point: Point) -> dict[str, Any]:
-    """Counts as rates, per second."""
-    sample = point.sample
-    span_s = max(sample.duration_s, INTERVAL_S / 2)
+    """Counts as rates, per second; what waits and runs as it stood at the end."""
+    sample, summary = point.sample, point.summary
+    span_s = max(summary.duration_s, INTERVAL_S)
     return {
         "number": sample.number,
         "at": round(sample.at, 2),
-        "quantiles": _quantiles(point.quantiles),
-        "rates": {what: round(count / span_s, DIGITS) for what, count in sample.counts.items()},
-        "prompt_tokens": round(sample.grown.prompt_tokens / span_s, DIGITS),
-        "generated_tokens": round(sample.grown.generated_tokens / span_s, DIGITS),
+        "quantiles": _quantiles(summary.quantiles),
+        "rates": {what: round(count / span_s, DIGITS) for what, count in summary.counts.items()},
+        "prompt_tokens": round(summary.grown.prompt_tokens / span_s, DIGITS),
+        "generated_tokens": round(summary.grown.generated_tokens / span_s, DIGITS),
         "queued": sum(sample.gauges.num_queued.values()),
         "running": sample.gauges.num_running,
     }

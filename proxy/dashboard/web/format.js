@@ -1,0 +1,61 @@
+// Numbers as people read them: base units in, a value with its unit out. What is not there is a dash.
+
+const NONE = "–";
+const SPACE = "\u202f"; // narrow, and no line ends there
+
+function digits(value) {
+  if (value === 0) return "0";
+  if (value >= 100) return Math.round(value).toString();
+  return value >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+/** 0.0123 → 12.3 ms */
+export function seconds(value) {
+  if (value == null) return NONE;
+  if (value === 0) return `0${SPACE}ms`;
+  if (value < 0.001) return `${digits(value * 1e6)}${SPACE}µs`;
+  if (value < 0.9995) return `${digits(value * 1e3)}${SPACE}ms`;
+  if (value < 60) return `${digits(value)}${SPACE}s`;
+  const minutes = Math.floor(value / 60);
+  return minutes < 60
+    ? `${minutes}${SPACE}min ${Math.floor(value % 60)}${SPACE}s`
+    : `${Math.floor(minutes / 60)}${SPACE}h ${minutes % 60}${SPACE}min`;
+}
+
+/** 12345 → 12.3 k */
+export function count(value) {
+  if (value == null) return NONE;
+  if (value < 10_000) return Number.isInteger(value) ? value.toString() : digits(value);
+  return value < 1e6 ? `${digits(value / 1e3)}${SPACE}k` : `${digits(value / 1e6)}${SPACE}M`;
+}
+
+/** 4.2 → 4.20/s */
+export function perSecond(value, unit = "") {
+  return value == null ? NONE : `${count(value)}${unit && SPACE}${unit}/s`;
+}
+
+/** 0.987 → 98.7 %; only all of them are 100 %. */
+export function share(value) {
+  if (value == null) return NONE;
+  const percent = value * 100;
+  if (percent > 0 && percent < 100 && (percent < 10 || percent > 90)) {
+    return `${Math.min(99.9, Math.max(0.1, percent)).toFixed(1)}${SPACE}%`;
+  }
+  return `${Math.round(percent)}${SPACE}%`;
+}
+
+/** Without zeros after the point, for what was chosen to be a round number: 1.00 s → 1 s */
+export function round(text) {
+  return text.replace(/\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)/, "$1");
+}
+
+/** How long ago, coarsely. */
+export function ago(value) {
+  return value < 1 ? "now" : `${seconds(Math.floor(value)).replace(/\.\d+/, "")} ago`;
+}
+
+/** The least of 1, 2, 2.5, 5, 10 … that is not below. */
+export function niceAbove(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value * 0.9999);
+}
