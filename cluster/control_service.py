@@ -45,9 +45,10 @@ SERVER_OPTIONS = [
 
 
 class MembershipService(control_pb2_grpc.MembershipServicer):
-    def __init__(self, controller: Controller, autoscaler: Autoscaler) -> None:
+    def __init__(self, controller: Controller, autoscaler: Autoscaler, metrics_address: str) -> None:
         self._controller = controller
         self._autoscaler = autoscaler
+        self._metrics_address = metrics_address
 
     async def Watch(  # noqa: N802  gRPC's name
         self, request: control_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -59,7 +60,10 @@ class MembershipService(control_pb2_grpc.MembershipServicer):
                 f"{PROTOCOL_VERSION}: upgrade the older of the two",
             )
         async for snapshot in self._controller.membership.subscribe():
-            yield members_message(snapshot, self._controller.incarnation, self._autoscaler.traffic_every_s)
+            members = members_message(snapshot, self._controller.incarnation)
+            members.traffic_every_s = self._autoscaler.traffic_every_s
+            members.metrics_address = self._metrics_address
+            yield members
 
     async def ReportTraffic(  # noqa: N802
         self, request: control_pb2.TrafficReport, _context: grpc.aio.ServicerContext[Any, Any]
@@ -164,10 +168,12 @@ class ControlService(control_pb2_grpc.ControlServicer):
 class ControlServer:
     """Maintains the listening server, health included."""
 
-    def __init__(self, controller: Controller, autoscaler: Autoscaler) -> None:
+    def __init__(self, controller: Controller, autoscaler: Autoscaler, metrics_address: str = "") -> None:
+        """`metrics_address`: where the controller's own metrics are, for proxies to tell."""
+        membership = MembershipService(controller, autoscaler, metrics_address)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
-        control_pb2_grpc.add_MembershipServicer_to_server(MembershipService(controller, autoscaler), self._server)
+        control_pb2_grpc.add_MembershipServicer_to_server(membership, self._server)
         control_pb2_grpc.add_ControlServicer_to_server(ControlService(controller), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -182,14 +188,11 @@ class ControlServer:
         await self._server.stop(grace=STOP_GRACE_S)
 
 
-def members_message(
-    snapshot: Snapshot, controller_incarnation: str, traffic_every_s: float = 0.0
-) -> control_pb2.Members:
+def members_message(snapshot: Snapshot, controller_incarnation: str) -> control_pb2.Members:
     present = [member for member in snapshot.members if member.state is not WorkerState.FAILED]
     return control_pb2.Members(
         version=snapshot.version,
         controller_incarnation=controller_incarnation,
-        traffic_every_s=traffic_every_s,
         members=[member_message(member) for member in present if member.role != "pool"],
         pool_nodes=[member_message(member) for member in present if member.role == "pool"],
     )

@@ -18,6 +18,7 @@ import ray
 
 from cluster.actor_process import log_file, log_to
 from cluster.autoscale.autoscaler import Autoscaler
+from cluster.control_metrics import ControlMetricsServer
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
@@ -62,7 +63,8 @@ class ControllerActor:
         controller = Controller(settings.spec, settings.model_dir, launcher, desired_file, settings.proxy)
         await controller.adopt()
         autoscaler = Autoscaler(controller)
-        server = ControlServer(controller, autoscaler)
+        metrics = ControlMetricsServer.start(controller)
+        server = ControlServer(controller, autoscaler, metrics.address)
         address = join_host_port(settings.spec.host, settings.spec.controller_port)
         tls = ClusterTls.read(settings.spec.tls)
         await server.start(address, tls.server)
@@ -74,6 +76,7 @@ class ControllerActor:
         finally:
             scaling.cancel()
             await server.stop()
+            await asyncio.to_thread(metrics.stop)
 
 
 def start_controller(settings: ControllerSettings) -> Any:

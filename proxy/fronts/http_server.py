@@ -38,7 +38,7 @@ def build_app(
     completions = HttpCompletions(service, bodies)
     tokens = HttpTokens(service, bodies)
     models = HttpModels(service)
-    status = HttpStatus(service, pool)
+    status = HttpStatus(service, pool, watch)
     routes: list[tuple[str, str, Callable[..., Awaitable[Response]]]] = [
         ("POST", "/v1/completions", completions.completions),
         ("POST", "/v1/chat/completions", completions.chat_completions),

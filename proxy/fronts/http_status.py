@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from proxy.errors import ApiError, ErrorCode
 from proxy.fronts.http_generation import error_response
 from proxy.service import GenerationService
+from proxy.workers.membership import MembershipWatch
 from proxy.workers.worker_pool import WorkerPool
 from rpc import worker_pb2
 
@@ -23,9 +24,10 @@ ROLE_NAMES = {
 
 
 class HttpStatus:
-    def __init__(self, service: GenerationService, pool: WorkerPool) -> None:
+    def __init__(self, service: GenerationService, pool: WorkerPool, watch: MembershipWatch) -> None:
         self._service = service
         self._pool = pool
+        self._watch = watch
 
     async def health(self) -> Response:
         """Liveness: answers for as long as the process runs, ready or not."""
@@ -41,8 +43,10 @@ class HttpStatus:
         return Response(self._service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def targets(self, request: Request) -> Response:
-        """For Prometheus's http_sd_configs: this proxy, at the address that was asked, workers and pool nodes."""
+        """For Prometheus's http_sd_configs: this proxy, at the address that was asked, and whom its controller names."""
         targets = [self._target(request.headers.get("host", ""), "proxy", "proxy")]
+        if self._watch.metrics_address:
+            targets.append(self._target(self._watch.metrics_address, "controller", "controller"))
         for member in (*self._pool.members, *self._pool.pool_nodes):
             if member.metrics_address:
                 role = ROLE_NAMES.get(member.role, "unknown")

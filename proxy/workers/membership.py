@@ -30,7 +30,7 @@ class ControllerGone(Exception):
 
 
 class MembershipWatch:
-    """Maintains nothing but the stream; `on_members` gets each membership, whole."""
+    """Maintains the stream, and what the controller says of itself; `on_members` gets each membership, whole."""
 
     def __init__(
         self,
@@ -48,11 +48,17 @@ class MembershipWatch:
         self._first_answer_s = first_answer_s
         self._renew_s = renew_s
         self._is_away = False
+        self._metrics_address = ""
 
     @property
     def is_away(self) -> bool:
         """The controller, as far as is known."""
         return self._is_away
+
+    @property
+    def metrics_address(self) -> str:
+        """host:port of the controller's own metrics; empty while it has not said."""
+        return self._metrics_address
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -98,6 +104,7 @@ class MembershipWatch:
         if self._is_away:
             logger.info("the controller at %s is back", self._controller)
         self._is_away = False
+        self._metrics_address = members.metrics_address
         self._on_members(members)
 
     def _say_away(self, reason: str) -> None:

@@ -227,6 +227,7 @@ class FakeController(control_pb2_grpc.MembershipServicer):
     def __init__(self) -> None:
         self.address = ""
         self.traffic_every_s = 0.0
+        self.metrics_address = ""
         self.reports: asyncio.Queue[control_pb2.TrafficReport] = asyncio.Queue()
         self.num_watches = 0
         self._members: list[control_pb2.Member] = []
@@ -266,6 +267,7 @@ class FakeController(control_pb2_grpc.MembershipServicer):
                     members=self._members,
                     pool_nodes=self._pool_nodes,
                     traffic_every_s=self.traffic_every_s,
+                    metrics_address=self.metrics_address,
                 )
                 await watcher.get()
         finally:

@@ -347,6 +347,17 @@ async def test_prometheus_finds_the_proxy_and_the_workers(served: Cluster, http:
     ]
 
 
+async def test_prometheus_finds_the_controller_once_it_has_said_where(served: Cluster, http: httpx.AsyncClient) -> None:
+    served.controller.metrics_address = "127.0.0.1:9"
+    served.publish()
+    await served.until(lambda: bool(served.proxy.watch.metrics_address))
+    targets = (await http.get("/prometheus/targets")).json()
+    assert targets[1] == {
+        "targets": ["127.0.0.1:9"],
+        "labels": {"role": "controller", "worker": "controller", "model_name": "bytes"},
+    }
+
+
 async def test_the_metrics_are_in_prometheus_form(http: httpx.AsyncClient) -> None:
     response = await http.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
