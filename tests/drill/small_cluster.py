@@ -22,6 +22,5 @@ def small_cluster(model: FakeModel, num_blocks: int) -> Iterator[Processes]:
         logs = Path(folder, "logs")
         logs.mkdir()
         model_dir = write_fake_model(Path(folder, "model"), model)
-        network = {"ucx_net_devices": "lo"}
-        with Processes(model_dir, logs, engine={"num_blocks": num_blocks}, kv_transfer=network) as processes:
+        with Processes(model_dir, logs, engine={"num_blocks": num_blocks}) as processes:
             yield processes

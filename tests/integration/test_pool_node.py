@@ -36,7 +36,6 @@ pytestmark = pytest.mark.integration
 MODEL = FakeModel(seconds_per_step=0.001)
 BLOCK = 16
 NUM_TOKENS = 6
-TRANSFER = {"ucx_net_devices": "lo"}  # not one that another test makes and takes away
 LONGEST_S = 6.0  # of one request while a node fails, on a busy machine
 
 
@@ -44,9 +43,7 @@ LONGEST_S = 6.0  # of one request while a node fails, on a busy machine
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two prefill workers, one decode worker, two pool nodes, and a proxy whose requests are pooled."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), MODEL)
-    with Processes(
-        folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}, kv_transfer=TRANSFER
-    ) as processes:
+    with Processes(folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}) as processes:
         processes.start_workers(prefill=2, decode=1)
         processes.start_pool_node()
         processes.start_pool_node()

@@ -29,10 +29,7 @@ pytestmark = pytest.mark.integration
 BLOCK, CHUNK = 16, 64
 LENGTHS = [1, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]
 NUM_TOKENS = 6
-TRANSFER = {
-    "ucx_net_devices": "lo",
-    "pool_lookup_timeout_s": 4.0,
-}  # a busy machine must not look like a node that stopped
+TRANSFER = {"pool_lookup_timeout_s": 4.0}  # a busy machine must not look like a node that stopped
 QUICK = {"ucx_net_devices": "lo", "pool_lookup_timeout_s": 0.5, "pool_avoid_s": 1.0}
 SEEN_S = 1.8  # after a node stopped every request that was there has seen it
 NUM_TIMED = 8  # requests, before and after that

@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Workers that have both transports, and a pool that a request may ask for."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), FakeModel(seconds_per_step=0.001))
     engine = {"num_blocks": 640, "scheduling": {"prefill_chunk_size": CHUNK}}
-    kv_transfer = {"transports": ["nixl", "gloo"], "ucx_net_devices": "lo", "pool_lookup_timeout_s": 4.0}
+    kv_transfer = {"transports": ["nixl", "gloo"], "pool_lookup_timeout_s": 4.0}
     with Processes(folder, tmp_path_factory.mktemp("logs"), engine=engine, kv_transfer=kv_transfer) as processes:
         processes.start_workers(prefill=1, decode=2)
         processes.start_pool_node()
