@@ -59,3 +59,32 @@ def chaos(
     from deploy.commands.drill import run
 
     run(requests, seed, clients_vanish=clients_vanish, scales=scale, output=output)
+
+
+@drill.command()
+def autoscale(
+    phase_s: Annotated[float, typer.Option(min=30, help="Seconds before, after and between steps.", metavar="S")] = 600,
+    seed: Annotated[int, typer.Option(help="Of the requests.", metavar="N")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end, and a plot.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Step the load up and down: each pool follows in at most one change. Exit status 1 if not."""
+    from deploy.commands.drill_scaling import load_step
+
+    load_step(phase_s, seed, output)
+
+
+@drill.command()
+def shift(
+    before_s: Annotated[float, typer.Option(min=30, help="Seconds of chats.", metavar="S")] = 300,
+    after_s: Annotated[float, typer.Option(min=30, help="Seconds of long prompts.", metavar="S")] = 600,
+    seed: Annotated[int, typer.Option(help="Of the requests.", metavar="N")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end, and a plot.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Shift from chats to long prompts, with role change and without: only one recovers. Exit status 1 if not."""
+    from deploy.commands.drill_scaling import shift as run
+
+    run(before_s, after_s, seed, output)

@@ -35,7 +35,7 @@ class Autoscaler:
         self._speeds = {role: PoolSpeed() for role in SCALED_ROLES}
         self._judge = Judge(self._spec, monotonic())
         self._sizes = self._wanted()
-        self._said = ""  # the newest line about what cannot be done, so that it is not said at every look
+        self._said = ""  # what cannot be done, so that it is not said at every look
 
     @property
     def traffic_every_s(self) -> float:
@@ -67,7 +67,7 @@ class Autoscaler:
             self._notice_change(role, now)
         traffic = self._traffic.look(now)
         if traffic is None:
-            self._say("no proxy has reported for long enough: nothing is changed")
+            self._say("no reports", "no proxy has reported for long enough: nothing is changed")
             return None
         verdict = self._judge.decide(self._pools(traffic, statuses), now)
         match verdict:
@@ -76,7 +76,7 @@ class Autoscaler:
             case RoleChange():
                 self._change_roles(verdict, statuses, now)
             case AtLimit():
-                self._say(f"{verdict.role} lacks workers: {verdict.text}")
+                self._say(f"{verdict.role} lacks", f"{verdict.role} lacks workers: {verdict.text}")
             case None:
                 self._said = ""
         return verdict
@@ -115,7 +115,7 @@ class Autoscaler:
         try:
             self._controller.scale(resize.role, resize.after, resize.reason)
         except NothingGeneratesError as error:
-            self._say(f"{resize.role} cannot be scaled: {error}")
+            self._say(f"{resize.role} cannot", f"{resize.role} cannot be scaled: {error}")
             return
         logger.info(
             "autoscale: %s %d → %d, %s: %s", resize.role, resize.before, resize.after, resize.reason, resize.text
@@ -132,7 +132,7 @@ class Autoscaler:
                 timeout_s = self._controller.spec.drain_timeout_s
                 self._controller.set_role(member.worker, change.role, member.role_epoch, timeout_s, "mix")
             except (RoleChangeError, UnknownWorkerError, NothingGeneratesError) as error:
-                self._say(f"{member.worker} cannot become a {change.role} worker: {error}")
+                self._say(f"{member.worker} cannot", f"{member.worker} cannot become a {change.role} worker: {error}")
                 continue
             logger.info("autoscale: %s %s → %s, mix: %s", member.worker, change.giver, change.role, change.text)
         self._took(now, change.role, change.giver)
@@ -145,10 +145,11 @@ class Autoscaler:
     def _wanted(self) -> dict[ScaledRole, int]:
         return {role: self._controller.fleet.desired[role] for role in SCALED_ROLES}
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
+    def _say(self, what: str, text: str) -> None:
+        """Once while it stays so, although the figures in the text change."""
+        if what != self._said:
             logger.warning("autoscale: %s", text)
-        self._said = text
+        self._said = what
 
 
 def _loads(role: ScaledRole, statuses: Sequence[WorkerStatus]) -> dict[str, worker_pb2.Load]:

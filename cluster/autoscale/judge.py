@@ -93,6 +93,7 @@ class Judge:
         memory, spec = self._memory[role], self._spec
         if not pool.is_settled:
             self.changed(role, now)
+            return
         if pool.need is None or now < memory.rests_until:
             memory.forget()
             return

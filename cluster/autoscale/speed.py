@@ -14,6 +14,7 @@ from rpc import worker_pb2
 NUM_SAMPLES = 240  # of single workers; the newest
 NUM_RECENT = 24  # of them, for what depends on the prompts that come
 FEWEST = 4
+FREE_S = 1e-9  # of a token that costs no time at all
 LEAST_SPREAD = 0.15  # of step sizes, relative to their mean: with less, no line is put through them
 
 
@@ -99,6 +100,6 @@ class PoolSpeed:
         if spread > (LEAST_SPREAD * mean_tokens) ** 2:
             pairs = zip(tokens, seconds, strict=True)
             slope = sum((t - mean_tokens) * (s - mean_s) for t, s in pairs) / len(tokens) / spread
-            if slope > 0 and mean_s > slope * mean_tokens:
-                return mean_s - slope * mean_tokens, slope
+            fixed_s = max(0.0, mean_s - max(0.0, slope) * mean_tokens)
+            return fixed_s, max((mean_s - fixed_s) / mean_tokens, FREE_S)
         return None

@@ -22,6 +22,8 @@ class InMemoryWorker:
         self.is_draining = False
         self.drained_for_s: float | None = None
         self.num_running = 0
+        self.load = worker_pb2.Load(num_blocks=100, num_free_blocks=75, admitting=True)
+        self.describe_error: Exception | None = None
         self.is_alive = True
         self.drain_may_end = asyncio.Event()
         self.drain_may_end.set()
@@ -35,7 +37,11 @@ class InMemoryWorker:
 
     async def describe(self) -> WorkerReport:
         self._check_alive()
-        load = worker_pb2.Load(num_running=self.num_running, num_blocks=100, num_free_blocks=75, admitting=True)
+        if self.describe_error is not None:
+            raise self.describe_error
+        load = worker_pb2.Load()
+        load.CopyFrom(self.load)
+        load.num_running = self.num_running
         return WorkerReport(pid=7, uptime_s=1.0, load=load)
 
     async def watch(self) -> str:
