@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy import keys_cli, recording_cli, trial_cli
+from deploy import keys_cli, people_cli, recording_cli, trial_cli
 from deploy.cluster_name import Name
 
 app = typer.Typer(
     name="pdserve",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -195,6 +194,8 @@ def role(
     run(name, worker, to.value)
 
 
+app.command("plan")(people_cli.plan)
+app.command("top")(people_cli.top)
 app.command("trace")(recording_cli.trace)
 app.command("timeline")(recording_cli.timeline)
 app.add_typer(trial_cli.bench, name="bench")
