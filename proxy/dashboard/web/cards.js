@@ -73,8 +73,8 @@ const CARDS = [
     value: ({ queued }) => count(queued.interactive + queued.batch),
     unit: "wait now",
     notes: ({ queued, minute }) => [
-      minute.quantiles.queue ? `waited ${seconds(minute.quantiles.queue.p95)} at p95` : "",
       queued.batch ? `${count(queued.batch)} of them batch` : "",
+      minute.quantiles.queue ? `p95 waited ${seconds(minute.quantiles.queue.p95)}` : "",
     ],
   },
   {

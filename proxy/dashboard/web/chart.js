@@ -83,7 +83,7 @@ export class Chart {
     const values = this.points.flatMap((point) => this.series.map((each) => each.value(point) ?? 0));
     const highest = Math.max(...values);
     const withGoal = this.goal != null && this.goal < 4 * highest ? Math.max(highest, this.goal * 1.05) : highest;
-    this.top = withGoal > 0 ? niceAbove(withGoal) : 1;
+    this.top = niceAbove(withGoal || this.goal || 1);
     const y = this.goal != null && this.goal <= this.top ? this.y(this.goal) : null;
     setAttributes(this.goalLine, { x1: 0, x2: this.width, ...place("y", y) });
   }

@@ -78,7 +78,7 @@ function wire(each, [x1, y1], [x2, y2]) {
   return {
     key: `${each.prefill} ${each.decode} ${each.transport}`,
     path: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`,
-    labelAt: [x1 + (x2 - x1) * 0.2, y1 + (y2 - y1) * 0.08],
+    labelAt: [x1 + 10, y1],
     width: Math.min(6, 1.5 + Math.log10(1 + each.num_minute + each.num_now)),
     isActive: each.num_now > 0,
     label: `${each.transport} ${count(each.num_minute)}/min`,

@@ -18,8 +18,13 @@ export function seconds(value) {
   if (value < 60) return `${digits(value)}${SPACE}s`;
   const minutes = Math.floor(value / 60);
   return minutes < 60
-    ? `${minutes}${SPACE}min ${Math.floor(value % 60)}${SPACE}s`
-    : `${Math.floor(minutes / 60)}${SPACE}h ${minutes % 60}${SPACE}min`;
+    ? together([minutes, "min"], [Math.floor(value % 60), "s"])
+    : together([Math.floor(minutes / 60), "h"], [minutes % 60, "min"]);
+}
+
+/** The second one only where it is not 0. */
+function together(...parts) {
+  return parts.filter(([number], i) => i === 0 || number).map((part) => part.join(SPACE)).join(" ");
 }
 
 /** 12345 → 12.3 k */

@@ -1,0 +1,35 @@
+"""`python -m tests.dashboard_screenshots URL FOLDER`: the pictures of the live page, from a proxy that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.browser import open_browser
+
+DRAWN = "document.querySelector('.legend b')?.textContent.length > 1"
+RATES_S = 4.0  # until the page has seen workers' counters grow
+PICTURES = {  # width, whether it is dark
+    "dashboard-light": (1280, False),
+    "dashboard-dark": (1280, True),
+    "dashboard-phone": (390, False),
+}
+
+
+async def take(url: str, folder: Path) -> None:
+    async with open_browser() as browser:
+        pages = {
+            name: await browser.open(f"{url}/dashboard", width=width, dark=dark)
+            for name, (width, dark) in PICTURES.items()
+        }
+        await asyncio.sleep(RATES_S)
+        for name, page in pages.items():
+            await page.until(DRAWN)
+            folder.joinpath(f"{name}.png").write_bytes(await page.screenshot())
+        if browser.complaints:
+            raise SystemExit("\n".join(browser.complaints))
+
+
+if __name__ == "__main__":
+    asyncio.run(take(sys.argv[1].rstrip("/"), Path(sys.argv[2])))
