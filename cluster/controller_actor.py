@@ -37,7 +37,7 @@ class ControllerActor:
     """Maintains one `Controller` and its server. When they fail the process ends, and Ray starts another."""
 
     def __init__(self, settings: ControllerSettings) -> None:
-        log_to(log_file(settings.log_dir, "controller"))
+        log_to(log_file(settings.log_dir, "controller"), settings.spec.logs)
         self._settings = settings
         self._ready: Future[str] = Future()
         threading.Thread(target=self._run, name="controller", daemon=True).start()

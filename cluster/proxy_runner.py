@@ -17,7 +17,7 @@ class ProxyRunner:
     """Maintains one `ChildProcess`, the proxy."""
 
     def __init__(self, spec: ProxySpec, restart: RestartSpec, log_dir: str) -> None:
-        log_to(log_file(log_dir, "proxy"))
+        log_to(log_file(log_dir, "proxy"), spec.logs)
         self._spec = spec
         self._child = ChildProcess("proxy", spec.command, restart)
         self._task: asyncio.Task[None] | None = None

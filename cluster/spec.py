@@ -20,6 +20,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.pool_config import PoolConfig
 from rpc import worker_pb2
 from security.address import is_loopback
+from telemetry.config import LogConfig, TracingConfig
 
 WorkerRole = Literal["prefill", "decode", "mixed"]
 RoleName = Literal["prefill", "decode", "mixed", "pool"]  # a pool node is started and watched as workers are
@@ -53,6 +54,8 @@ class WorkerSpec(BaseModel):
     engine: EngineConfig = Field(default_factory=EngineConfig)
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
     stuck: StuckSpec = Field(default_factory=StuckSpec)
+    tracing: TracingConfig = Field(default_factory=TracingConfig)
+    logs: LogConfig = Field(default_factory=LogConfig)
     placement: PlacementSpec = Field(default_factory=PlacementSpec)
 
     @property
@@ -88,6 +91,7 @@ class PoolNodeSpec(BaseModel):
     tls: Path | None = None
     engine: EngineConfig = Field(default_factory=EngineConfig)  # of the workers whose blocks it keeps
     kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
+    logs: LogConfig = Field(default_factory=LogConfig)
     pool: PoolConfig
     placement: PlacementSpec = Field(default_factory=PlacementSpec)
 
@@ -155,6 +159,8 @@ class ClusterSpec(BaseModel):
     drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
     restart: RestartSpec = Field(default_factory=RestartSpec)
     stuck: StuckSpec = Field(default_factory=StuckSpec)
+    logs: LogConfig = Field(default_factory=LogConfig)  # of every process, the proxy too, as the next one
+    tracing: TracingConfig = Field(default_factory=TracingConfig)
 
     @model_validator(mode="before")
     @classmethod
@@ -213,6 +219,7 @@ class ClusterSpec(BaseModel):
                 tls=self.tls,
                 engine=self.pools.prefill.engine,
                 kv_transfer=self.kv_transfer,
+                logs=self.logs,
                 pool=self.kv_pool.node_config(),
                 placement=self.kv_pool.placement,
             )
@@ -228,6 +235,8 @@ class ClusterSpec(BaseModel):
             engine=self.pools.of(role).engine,
             kv_transfer=self.kv_transfer,
             stuck=self.stuck,
+            tracing=self.tracing,
+            logs=self.logs,
             placement=self.pools.of(role).placement,
         )
 
@@ -240,6 +249,7 @@ class ProxySpec(BaseModel):
     command: tuple[str, ...]
     grpc_address: str
     http_address: str
+    logs: LogConfig = Field(default_factory=LogConfig)  # of the process that keeps it running
     stop_timeout_s: float = Field(35.0, gt=0)  # from SIGTERM to SIGKILL; beyond the proxy's own drain
 
 

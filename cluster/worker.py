@@ -38,6 +38,7 @@ from rpc import observe_pb2_grpc, peer_pb2_grpc, pool_pb2_grpc, worker_pb2, work
 from security.address import join_host_port
 from security.cluster_tls import ClusterTls
 from security.connection import HANDSHAKE_OPTION, listen
+from telemetry.tracer import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Worker:
         self._admission = Admission(spec)
         self._started_at = monotonic()
         self._parts: Parts | None = None
+        self._tracer: Tracer | None = None
         self._totals = StepTotals()
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watching: asyncio.Task[None] | None = None
@@ -93,11 +95,12 @@ class Worker:
         tls = ClusterTls.read(spec.tls)
         kv = await asyncio.to_thread(KVPlane.build, spec, engine, registry, labels, fail, records.append, tls.channel)
         make_request, admits = RequestBuilder(), self._admission
+        tracer = self._tracer = open_tracer(spec.tracing, "pdserve-worker", spec.name)
         prefill = PrefillService(
-            engine, kv.leases, make_request, admits.refusal_of_prefill, pool=kv.pool, metrics=kv.metrics
+            engine, kv.leases, make_request, admits.refusal_of_prefill, kv.pool, kv.metrics, tracer
         )
         decode = DecodeService(
-            engine, kv.peers, spec.kv_transfer, make_request, admits.refusal_of_decode, kv.metrics, kv.pool
+            engine, kv.peers, spec.kv_transfer, make_request, admits.refusal_of_decode, kv.metrics, kv.pool, tracer
         )
         loads = LoadReporter(self.load)
         server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -166,6 +169,8 @@ class Worker:
         await asyncio.to_thread(self._parts.engine.stop)
         await asyncio.to_thread(self._parts.kv.close)
         await asyncio.to_thread(self._parts.metrics_server.shutdown)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     @property
     def _started(self) -> Parts:

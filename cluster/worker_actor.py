@@ -41,7 +41,7 @@ class WorkerActor:
     """Maintains one `Worker` or `PoolNodeProcess`, from its start to its stop; another start is another actor."""
 
     def __init__(self, spec: ProcessSpec, num_restarts: int, log_dir: str) -> None:
-        log_to(log_file(log_dir, spec.name))
+        log_to(log_file(log_dir, spec.name), spec.logs)
         logger.info("%s (%s) starts in process %d", spec.name, spec.incarnation, os.getpid())
         self._spec = spec.model_copy(update={"host": listening_address(spec.host)})
         self._num_restarts = num_restarts

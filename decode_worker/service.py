@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict
 
+from decode_worker.attempt import Attempt, EventStream
 from decode_worker.peers import PeerDirectory
 from engine.engine import Engine, StepResult
 from engine.engine_thread import EngineThread
@@ -25,30 +25,9 @@ from kv_transfer.pool_client import PoolClient
 from kv_transfer.pool_reader import PoolRead
 from kv_transfer.pool_ring import PoolMember
 from rpc import worker_pb2
+from telemetry.tracer import Tracer
 
 logger = logging.getLogger(__name__)
-
-
-class EventStream(Protocol):
-    """Where an attempt's events go: the stream of the proxy that asked. A fake one serves tests."""
-
-    def send(self, **event: Any) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One try at one request. `ended` is resolved with None, or with how the engine failed it."""
-
-    request_id: str
-    number: int
-    request: Request
-    stream: EventStream
-    reserved: asyncio.Future[None]
-    ended: asyncio.Future[tuple[worker_pb2.FailureCode, str] | None]
-    origin: worker_pb2.Origin | None = None
-    receiving: bool = False  # a hand-off is open
-    writes_back: tuple[PoolMember, ...] = ()  # to these, when it ends
-    task: asyncio.Task[None] | None = field(default=None)
 
 
 class DecodeService:
@@ -63,6 +42,7 @@ class DecodeService:
         admits: Callable[[int], worker_pb2.FailureCode | None],
         metrics: TransferMetrics,
         pool: PoolClient,
+        tracer: Tracer | None = None,
     ) -> None:
         self._engine = engine
         self._peers = peers
@@ -71,6 +51,7 @@ class DecodeService:
         self._admits = admits  # of a role epoch: None, or why not
         self._metrics = metrics
         self._pool = pool
+        self._tracer = tracer
         self._attempts: dict[tuple[EventStream, str], Attempt] = {}  # by request id, which is unique in its stream
         self._by_engine_id: dict[str, Attempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -100,7 +81,12 @@ class DecodeService:
         except RequestInvalid as error:
             stream.send(failed=self._failure(request_id, number, worker_pb2.FAILURE_INVALID, str(error)))
             return
-        attempt = Attempt(request_id, number, request, stream, self._loop.create_future(), self._loop.create_future())
+        reserved, ended, traceparent = (
+            self._loop.create_future(),
+            self._loop.create_future(),
+            command.request.traceparent,
+        )
+        attempt = Attempt(request_id, number, request, stream, reserved, ended, traceparent)
         self._attempts[stream, request_id] = attempt
         self._by_engine_id[request.request_id] = attempt
         if command.pool.writes_back:
@@ -152,6 +138,8 @@ class DecodeService:
         except HandoffError as error:
             logger.warning("request %s attempt %d: %s", attempt.request_id, attempt.number, error)
             self._metrics.failed(error.reason)
+            attempt.failed(error.reason, self._loop.time())
+            self._trace(attempt)
             failed = worker_pb2.HandoffFailed(
                 request_id=attempt.request_id, attempt=attempt.number, reason=error.reason, detail=error.detail
             )
@@ -189,6 +177,7 @@ class DecodeService:
         ticket = Ticket(bytes(source.ticket.session), source.ticket.attempt)
         result = await self._peers.receive(source, ticket, request, deadline)
         attempt.receiving = False
+        attempt.received(result, self._loop.time())
         attempt.origin = _received_origin(request, result)
         if result.finish_reason is not None:  # the first token ends it: no KV is needed, none was taken over
             first = result.first_token
@@ -206,6 +195,7 @@ class DecodeService:
         await attempt.reserved  # nobody waits for this one, so it may wait as long as it has
         read = await self._pool.reader.read(request, members)
         self._metrics.read_from_pool(read)
+        attempt.read_pool(read, self._loop.time())
         attempt.origin = _pooled_origin(request, read)
         accepted = self._engine.call(lambda engine: engine.accept_prefix(request.request_id, read.num_tokens))
         await asyncio.wrap_future(accepted)
@@ -252,10 +242,17 @@ class DecodeService:
             )
             if output.index == attempt.request.first_index:
                 tokens.origin.CopyFrom(attempt.origin or _computed_origin(attempt.request))
+                for stage in attempt.spoke(self._loop.time()):
+                    tokens.origin.stages.add(name=stage.name, duration_s=stage.duration_s)
+                self._trace(attempt)
             if output.finish_reason is not None and not attempt.ended.done():
                 attempt.ended.set_result(None)
         for stream, message in messages.items():
             stream.send(tokens=message)
+
+    def _trace(self, attempt: Attempt) -> None:
+        if self._tracer is not None:
+            self._tracer.record(attempt.traceparent, attempt.stages)
 
     def _fail(self, attempt: Attempt, code: worker_pb2.FailureCode, message: str) -> None:
         self._end(attempt)

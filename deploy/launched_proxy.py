@@ -26,9 +26,13 @@ def proxy_spec(config: DeployConfig, model_dir: Path, operator_key_file: Path | 
         "--model-dir", str(model_dir),
         "--model-name", cluster.model_name,
         *to_arguments(proxy),
+        "--log-format", cluster.logs.format,
     ]  # fmt: skip
     if cluster.tls is not None:
         command += ["--cluster-tls", str(cluster.tls)]
+    if cluster.tracing.endpoint is not None:
+        command += ["--trace-endpoint", cluster.tracing.endpoint]
+        command += ["--trace-sample-ratio", str(cluster.tracing.sample_ratio)]
     if operator_key_file is not None:
         command += ["--operator-key-file", str(operator_key_file)]
     return ProxySpec(
@@ -36,6 +40,7 @@ def proxy_spec(config: DeployConfig, model_dir: Path, operator_key_file: Path | 
         grpc_address=join_host_port(host, proxy.grpc_port),
         http_address=join_host_port(host, proxy.http_port),
         stop_timeout_s=stop_timeout_s(proxy),
+        logs=cluster.logs,
     )
 
 

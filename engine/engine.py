@@ -149,6 +149,8 @@ class Engine:
     def schedule(self) -> Schedule:
         """What to compute; the KV that preemption moves is moved already."""
         schedule = self.scheduler.schedule()
+        for request in schedule.admitted:
+            request.admitted_at = monotonic()
         for swap in schedule.swaps:
             started_at = monotonic()
             self.host_cache.copy(swap)

@@ -69,6 +69,7 @@ class Request:
     first_index: int = 0  # generated tokens that came with the request, because it moved here
     awaits_kv: bool = False  # once it has its blocks it waits for KV from elsewhere; false for good when that is over
     arrived_at: float = 0.0  # seconds, the engine's clock
+    admitted_at: float | None = None  # when it first got its blocks, the same clock
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_cached: int = 0  # of `num_computed`, found in the prefix cache when it was first admitted

@@ -42,6 +42,7 @@ class Schedule:
 
     batch: Batch = field(default_factory=lambda: Batch(()))
     swaps: list[Swap] = field(default_factory=list)  # to be copied in this order, before the batch is computed
+    admitted: list[Request] = field(default_factory=list)  # for the first time
     reserved: list[Request] = field(default_factory=list)  # got their blocks and now wait for a peer's KV
     preempted: list[Preemption] = field(default_factory=list)
 
@@ -160,6 +161,7 @@ class Scheduler:
         request.num_computed = max(request.num_computed, len(hits) * self._block_size)
         if request.num_preemptions == 0:
             request.num_cached = request.num_computed
+            self._plan.admitted.append(request)
         if request.swapped:
             self._plan.swaps += self.swapping.bring_back(request, len(hits))
             self._publish(request, len(hits))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
@@ -23,7 +23,9 @@ from kv_transfer.metrics import TransferMetrics
 from kv_transfer.pool_client import PoolClient
 from kv_transfer.pool_ring import PoolMember
 from prefill_worker.pooled_prompt import PooledPrompt
+from prefill_worker.prompt_stages import prompt_stages
 from rpc import worker_pb2
+from telemetry.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Prompt:
     request: Request
     stream: EventStream
     deadline: asyncio.TimerHandle
+    traceparent: str = ""
     pooled: PooledPrompt | None = None  # None: a peer to peer hand-off, which lives in the `LeaseTable`
     task: asyncio.Task[None] | None = None  # of a pooled one
 
@@ -58,6 +61,7 @@ class PrefillService:
         admits: Callable[[int], worker_pb2.FailureCode | None],
         pool: PoolClient,
         metrics: TransferMetrics,
+        tracer: Tracer | None = None,
     ) -> None:
         self._engine = engine
         self._leases = leases
@@ -65,6 +69,7 @@ class PrefillService:
         self._admits = admits  # of a role epoch: None, or why not
         self._pool = pool
         self._metrics = metrics
+        self._tracer = tracer
         self._prompts: dict[Ticket, Prompt] = {}
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
@@ -94,7 +99,9 @@ class PrefillService:
                 lower.task.cancel()
             self._forget(lower)  # its session ends as this one begins, if it is lower; else this one is refused
         deadline = self._loop.call_later(command.request.timeout_s, self._time_out, ticket)
-        prompt = self._prompts[ticket] = Prompt(request_id, ticket, request, stream, deadline)
+        prompt = self._prompts[ticket] = Prompt(
+            request_id, ticket, request, stream, deadline, command.request.traceparent
+        )
         self._idle.clear()
         if command.HasField("pool"):
             members = [PoolMember(m.name, m.incarnation, m.address) for m in command.pool.members]
@@ -143,6 +150,7 @@ class PrefillService:
                     attempt=prompt.ticket.attempt,
                     cached_tokens=prefill.cached_tokens,
                     computed_tokens=prefill.computed_tokens,
+                    stages=self._stages(prompt, monotonic()),
                 )
             )
             self._forget(prompt)
@@ -183,12 +191,20 @@ class PrefillService:
         for output in result.tokens:
             prompt = prompts.get(output.request_id)
             if prompt is not None and prompt.pooled is None and prompt.ticket in self._prompts:
-                prompt.stream.send(done=_progress(prompt))
+                stages = self._stages(prompt, result.started_at + result.duration_s)
+                prompt.stream.send(done=_progress(prompt, stages))
         for prompt in prompts.values():
             if prompt.pooled is not None:
                 prompt.pooled.on_step(result)
             elif prompt.request.state is RequestState.FINISHED:
                 self._forget(prompt)
+
+    def _stages(self, prompt: Prompt, computed_at: float) -> list[worker_pb2.StageTime]:
+        """For the proxy; and for the prompt's trace, where it has one."""
+        stages = prompt_stages(prompt.request, prompt.ticket.attempt, computed_at)
+        if self._tracer is not None:
+            self._tracer.record(prompt.traceparent, stages)
+        return [worker_pb2.StageTime(name=stage.name, duration_s=stage.duration_s) for stage in stages]
 
     def _time_out(self, ticket: Ticket) -> None:
         if (prompt := self._prompts.get(ticket)) is not None:
@@ -215,7 +231,7 @@ class PrefillService:
             self._idle.set()
 
 
-def _progress(prompt: Prompt) -> worker_pb2.PrefillProgress:
+def _progress(prompt: Prompt, stages: Sequence[worker_pb2.StageTime]) -> worker_pb2.PrefillProgress:
     num_prompt = prompt.request.num_prompt + prompt.request.first_index
     cached = prompt.request.num_cached
     return worker_pb2.PrefillProgress(
@@ -223,6 +239,7 @@ def _progress(prompt: Prompt) -> worker_pb2.PrefillProgress:
         attempt=prompt.ticket.attempt,
         cached_tokens=cached,
         computed_tokens=num_prompt - cached,
+        stages=stages,
     )
 
 

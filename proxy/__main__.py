@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 
@@ -20,6 +21,9 @@ from proxy.model import ServedModel
 from proxy.server import ProxyServer
 from security.cluster_tls import ClusterTls
 from security.server_certificate import server_credentials
+from telemetry.config import LogFormat, TracingConfig
+from telemetry.log_format import log_to_stderr
+from telemetry.tracer import open_tracer
 
 logger = logging.getLogger("proxy")
 
@@ -33,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--cluster-tls", type=Path, metavar="DIR", help="the cluster's certificates, for what is inside"
     )
     parser.add_argument("--operator-key-file", type=Path, metavar="FILE", help="one more API key, which may do all")
+    parser.add_argument("--log-format", default="human", choices=get_args(LogFormat))
+    parser.add_argument("--trace-endpoint", metavar="URL", help="of a collector's OTLP over HTTP; default: no traces")
+    parser.add_argument("--trace-sample-ratio", default=1.0, metavar="SHARE", help="of the requests; default: 1")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     for name, field in ProxyConfig.model_fields.items():
         option = "--" + name.replace("_", "-")
@@ -46,15 +53,14 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = vars(build_parser().parse_args())
     given = {name: options.pop(name) for name in list(options) if name in ProxyConfig.model_fields}
-    logging.basicConfig(
-        level=options["log_level"], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(options["log_format"], options["log_level"])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         config = ProxyConfig.model_validate(given)
         model = ServedModel.load(options["model_dir"], options["model_name"], config.tool_call_format)
         cluster_tls = ClusterTls.read(options["cluster_tls"])
         tls = server_credentials(config.tls_cert, config.tls_key)
+        tracing = TracingConfig(endpoint=options["trace_endpoint"], sample_ratio=options["trace_sample_ratio"])
         keys = KeyStore.open(config.keys_file, options["operator_key_file"])
     except ValidationError as error:
         for item in error.errors():
@@ -65,12 +71,17 @@ def main() -> int:
         print(f"proxy: {error}", file=sys.stderr)
         return 2
     _raise_file_limit()
+    tracer = open_tracer(tracing, "pdserve-proxy", f"proxy-{config.http_port}")
 
     def build() -> ProxyServer:
-        core = Core(config, model, options["controller"], tls=cluster_tls.channel)
+        core = Core(config, model, options["controller"], tls=cluster_tls.channel, tracer=tracer)
         return ProxyServer(config, core, keys, tls)
 
-    return asyncio.run(_serve(build, model.name, config.drain_timeout_s))
+    try:
+        return asyncio.run(_serve(build, model.name, config.drain_timeout_s))
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
 async def _serve(build: Callable[[], ProxyServer], model_name: str, drain_timeout_s: float) -> int:

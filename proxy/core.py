@@ -23,6 +23,7 @@ from proxy.workers.worker_link import LinkTimes
 from proxy.workers.worker_pool import WorkerPool
 from rpc import control_pb2
 from security.channel_tls import ChannelTls
+from telemetry.tracer import Tracer
 
 DEFAULT_TIMES = LinkTimes()
 
@@ -37,8 +38,9 @@ class Core:
         controller: str,
         times: LinkTimes = DEFAULT_TIMES,
         tls: ChannelTls | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`tls`: towards the controller and the workers."""
+        """`tls`: towards the controller and the workers; `tracer`: None where nothing is traced."""
         incarnation = secrets.token_hex(16)
         self.metrics = ProxyMetrics(model.name)
         index = PrefixIndex(config.prefix_index_blocks)
@@ -50,7 +52,7 @@ class Core:
         self._grammars = GrammarCompiler(model.tokenizer_file, model.eos_token_ids)
         self.traffic = TrafficTally(incarnation, asyncio.get_running_loop().time())
         self.service = GenerationService(
-            model, config, self.pool, self._dispatcher, self.metrics, self._grammars, self.traffic
+            model, config, self.pool, self._dispatcher, self.metrics, self._grammars, self.traffic, tracer
         )
         self._reporter = TrafficReporter(controller, self._report_traffic, tls)
         self.watch = MembershipWatch(controller, incarnation, self._update, tls=tls)

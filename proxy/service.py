@@ -28,11 +28,13 @@ from proxy.request.lifecycle import Lifecycle
 from proxy.request.outcomes import Outcomes
 from proxy.request.priority import LABELS, Priority
 from proxy.request.reading import Reading
+from proxy.request.request_trace import RequestTrace
 from proxy.request.running import RunningRequests
 from proxy.routing.dispatcher import Dispatcher
 from proxy.text import prompt as prompts
 from proxy.traffic.traffic_tally import TrafficTally
 from proxy.workers.worker_pool import WorkerPool
+from telemetry.tracer import Tracer
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class GenerationService:
         metrics: ProxyMetrics,
         grammars: GrammarCompiler,
         traffic: TrafficTally,
+        tracer: Tracer | None = None,
     ) -> None:
         self.model = model
         self.metrics = metrics
@@ -59,6 +62,7 @@ class GenerationService:
         self._dispatcher = dispatcher
         self._grammars = grammars
         self._traffic = traffic
+        self._tracer = tracer
         self.courses = CourseLog(config.trace_requests)
         self.aside = Aside()
         self._entrance = Entrance(dispatcher.queue, asyncio.get_running_loop().time)
@@ -150,13 +154,13 @@ class GenerationService:
         self.aside.close()
 
     async def _admit(self, request: GenerationRequest) -> Reading:
-        default_mode = KvMode(self._config.kv_mode)
-        admission = Admission(asyncio.get_running_loop().time(), self._config.request_timeout_s, default_mode)
+        admitted_at = asyncio.get_running_loop().time()
         self.check_model(request.model)
         max_model_len, is_large = self.max_model_len, request.is_large
         if not REQUEST_ID.fullmatch(request.request_id):
             raise invalid("request_id", "must be 1 to 128 visible ASCII characters (header x-request-id)")
         running = self._running.begin(request)
+        trace = RequestTrace(self._tracer, request.traceparent)
         try:
             await self.aside.run(is_large, request.check, self.model, max_model_len)
             self._check_open()
@@ -170,8 +174,9 @@ class GenerationService:
                 output = request.sampling.structured_output
                 grammar = await self._grammars.compile(output, request.caller.tenant) if output else ""
                 self._check_open()
+                admission = self._admission(admitted_at, trace)
                 choices = request.choices(prompt_ids, self.model, max_model_len, admission, grammar)
-                on_end = partial(self._on_end, request)
+                on_end = partial(self._on_end, request, trace)
                 generation = Generation(choices, self._config, self._dispatcher, self.metrics, on_end)
             except BaseException:
                 self._entrance.leave(visit)
@@ -179,10 +184,15 @@ class GenerationService:
         except BaseException as error:
             self._running.end(request)
             running.refused(error)
+            trace.refused(request.request_id, error)
             raise
         self._traffic.arrived(generation)
         generation.submit()
         return running.admitted(generation)
+
+    def _admission(self, at: float, trace: RequestTrace) -> Admission:
+        default_mode = KvMode(self._config.kv_mode)
+        return Admission(at, self._config.request_timeout_s, default_mode, trace.traceparent)
 
     def _check_open(self) -> None:
         if self._is_draining:
@@ -200,7 +210,7 @@ class GenerationService:
         if request.writes_back:
             raise invalid("x-kv-write-back", f"cannot be true: {fix}, or leave it out")
 
-    def _on_end(self, request: GenerationRequest, generation: Generation) -> None:
+    def _on_end(self, request: GenerationRequest, trace: RequestTrace, generation: Generation) -> None:
         self._running.end(request)
         self._traffic.ended(generation)
         self.courses.ended(generation.choices, asyncio.get_running_loop().time())
@@ -211,5 +221,5 @@ class GenerationService:
             if choice.progress.first_token_at is not None:
                 timings = choice.timings
                 self._entrance.estimate.saw(timings.time_to_first_token_s - timings.queue_s)
-        self._outcomes.ended(request, generation)
+        self._outcomes.ended(request, generation, trace)
         self.history.ended(request, generation)

@@ -49,4 +49,5 @@ def generation_request(
         writes_back=read_write_back(headers),
         caller=caller,
         slo=read_slo(headers),
+        traceparent=headers.get("traceparent", ""),
     )

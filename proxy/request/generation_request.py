@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from proxy.access.caller import Caller
 from proxy.admission.slo import NO_SLO, Slo
@@ -32,6 +32,7 @@ class Admission:
     at: float  # the loop's clock
     longest_s: float  # the most that a deadline may be away
     kv_mode: KvMode = KvMode.P2P  # of a request that does not say
+    traceparent: str = ""  # of the request's span
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class GenerationRequest:
     writes_back: bool = False
     caller: Caller = NOBODY
     slo: Slo = NO_SLO
+    traceparent: str = field(default="", compare=False)  # the client's, unchecked: who asks the same again has another
 
     @property
     def num_choices(self) -> int:
@@ -102,6 +104,7 @@ class GenerationRequest:
             writes_back=self.writes_back,
             tenant=self.caller.tenant,
             max_running=self.caller.limits.max_running,
+            traceparent=admission.traceparent,
         )
 
     def _output(self, ids: Sequence[int], model: ServedModel) -> TextOutput:

@@ -27,6 +27,7 @@ class Job:
     choice: int = 0  # of the answer, counted from 0
     is_first_of_prompt: bool = True  # other choices of the same prompt do not count it again
     tenant: str = ""
+    traceparent: str = ""  # of the request's span; empty: it is not traced
     max_running: int | None = None  # choices of the tenant that workers have at once
 
     @property
@@ -48,6 +49,7 @@ class Job:
             timeout_s=max(0.0, self.deadline_at - now),
             priority=self.priority.rank,
             cache_salt=self.cache_salt,
+            traceparent=self.traceparent,
         )
 
     def pool_use(self, nodes: Sequence[worker_pb2.PoolMember]) -> worker_pb2.PoolUse:

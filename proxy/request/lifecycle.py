@@ -20,6 +20,7 @@ from proxy.request.event_buffer import EventBuffer, FinishedEvent, Route, SlowCl
 from proxy.request.job import Job
 from proxy.request.progress import Progress
 from proxy.request.retry_budget import BudgetSpent, RetryBudget
+from proxy.request.stages import Stages
 from proxy.routing.dispatcher import MAX_DEATHS, Dispatcher
 from proxy.routing.placement import Constraints, NotPlaced, Placement, Waiter
 from proxy.routing.transport_choice import choose_path
@@ -64,6 +65,7 @@ class Lifecycle:
         self.events = events  # those of the request's other choices too
         self.error: ApiError | None = None
         self.progress = Progress(job, metrics)
+        self.stages = Stages(job)
         self._output = output
         self._config = config
         self._dispatcher = dispatcher
@@ -126,6 +128,7 @@ class Lifecycle:
         if self.progress.accepted:
             self._metrics.migrations.inc()
         attempt.start(self.progress.accepted, self._loop.time(), self._listen)
+        self.stages.placed(placement, attempt.number, self._loop.time())
 
     def _listen(self, link: WorkerLink, event: LinkEvent) -> None:
         attempt = self._attempt
@@ -144,6 +147,7 @@ class Lifecycle:
             case worker_pb2.RequestTokens():
                 self._take_tokens(attempt, link, event)
             case worker_pb2.PrefillProgress():
+                self.stages.told(event.stages)
                 if self.phase is Phase.PREFILLING:
                     self.phase = Phase.TRANSFERRING
                     self._take_prompt(attempt, event)
@@ -169,6 +173,7 @@ class Lifecycle:
             return
         self.progress.prefilled(prefilled)
         attempt.leave_prefill(aborts=False, still_queued=True)
+        self.stages.waits(self._loop.time())
         self._waiter = Waiter(self.job, self._budget.decode_constraints(), self._go_on, self._not_placed)
         self._dispatcher.resubmit(self._waiter)
 
@@ -176,6 +181,7 @@ class Lifecycle:
         self._waiter = None
         assert self._attempt is not None
         self._attempt.go_on(placement, self.progress.accepted, self._loop.time(), self._listen)
+        self.stages.placed(placement, self._attempt.number, self._loop.time())
 
     def _take_tokens(self, attempt: Attempt, link: WorkerLink, tokens: worker_pb2.RequestTokens) -> None:
         if tokens.index < len(self.progress.accepted) or link is not attempt.decode:
@@ -207,6 +213,7 @@ class Lifecycle:
         link.breaker.succeeded()
         attempt.leave_prefill(aborts=is_last, still_queued=self.phase is Phase.PREFILLING)
         self.phase = Phase.DECODING
+        self.stages.told(origin.stages)
         self.progress.decoding(origin, attempt.computed_at, self._loop.time())
         self._dispatcher.pump()
 
@@ -289,6 +296,7 @@ class Lifecycle:
             return
         self._metrics.retries.labels(stage).inc()
         self.phase = Phase.QUEUED
+        self.stages.waits(self._loop.time())
         self._waiter = Waiter(self.job, constraints, self._place, self._not_placed)
         self._dispatcher.resubmit(self._waiter, self._budget.rest_s)
 

@@ -26,6 +26,7 @@ class Placement:
     prefill: WorkerLink | None
     transport: str | None
     local_reason: str | None
+    choosing_since: float  # the loop's clock, as the request was looked at; until then it waited
     nodes: tuple[worker_pb2.PoolMember, ...] = ()  # of the pool, for a request that reads it or writes back
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from functools import cache
+from time import monotonic
 
 from proxy.config import ProxyConfig
 from proxy.metrics import ProxyMetrics
@@ -53,6 +54,7 @@ class Router:
     def place(self, waiter: Waiter, *, gated: bool) -> Placement | None:
         """None: not now. `gated`: only where there is room."""
         job, asked = waiter.job, waiter.constraints
+        choosing_since = monotonic()
         decodes = self._pool.decode_links()
         if asked.decode in decodes:
             decodes = [asked.decode]
@@ -64,7 +66,7 @@ class Router:
         if option is None:
             return None
         self._count(option, job)
-        return Placement(option.decode, option.prefill, option.transport, local_reason, nodes)
+        return Placement(option.decode, option.prefill, option.transport, local_reason, choosing_since, nodes)
 
     def _choose(
         self, job: Job, asked: Constraints, decodes: Sequence[WorkerLink], *, is_pooled: bool, gated: bool

@@ -17,13 +17,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine": (),
     "rpc": (),
     "security": (),
+    "telemetry": (),
     "kv_transfer": ("engine",),
-    "prefill_worker": ("engine", "kv_transfer", "rpc", "security"),
-    "decode_worker": ("engine", "kv_transfer", "rpc", "security"),
-    "cluster": (*SERVICES, "engine", "kv_transfer", "rpc", "security"),
-    "proxy": ("rpc", "security", "engine.block_hash"),
-    "bench": (*SERVICES, "cluster", "engine", "kv_transfer", "proxy", "rpc", "security"),
-    "deploy": (*SERVICES, "engine", "kv_transfer", "rpc", "security", "cluster", "proxy", "bench"),
+    "prefill_worker": ("engine", "kv_transfer", "rpc", "security", "telemetry"),
+    "decode_worker": ("engine", "kv_transfer", "rpc", "security", "telemetry"),
+    "cluster": (*SERVICES, "engine", "kv_transfer", "rpc", "security", "telemetry"),
+    "proxy": ("rpc", "security", "telemetry", "engine.block_hash"),
+    "bench": (*SERVICES, "cluster", "engine", "kv_transfer", "proxy", "rpc", "security", "telemetry"),
+    "deploy": (*SERVICES, "engine", "kv_transfer", "rpc", "security", "telemetry", "cluster", "proxy", "bench"),
 }
 OURS = tuple(MAY_IMPORT)
 ONLY_IN: dict[str, tuple[str, ...]] = {
@@ -34,6 +35,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "fastapi": ("proxy",),
     "llguidance": ("engine", "proxy"),
     "cryptography": ("security",),
+    "opentelemetry": ("telemetry",),
 }
 
 
@@ -97,7 +99,7 @@ def test_every_package_is_in_the_wheel() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("proxy.__main__", {"torch", "ray", "nixl_cu12", "transformers", "numpy"}),
+        ("proxy.__main__", {"torch", "ray", "nixl_cu12", "transformers", "numpy", "opentelemetry.sdk"}),
         ("cluster.controller_actor", {"torch", "nixl_cu12", "transformers"}),
         ("deploy.commands.up", {"torch", "ray", "nixl_cu12", "transformers"}),
         ("deploy.commands.status", {"torch", "ray", "nixl_cu12", "transformers"}),
