@@ -87,9 +87,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
             controller_incarnation=controller.incarnation,
             uptime_s=monotonic() - controller.started_at,
             pid=os.getpid(),
-            proxy_http_address=controller.proxy.spec.http_address,
-            proxy_grpc_address=controller.proxy.spec.grpc_address,
         )
+        if controller.proxy.spec is not None:
+            info.proxy_http_address = controller.proxy.spec.http_address
+            info.proxy_grpc_address = controller.proxy.spec.grpc_address
         proxy = await controller.proxy.describe()
         if proxy is not None:
             info.proxy_pid = proxy.pid or 0

@@ -40,7 +40,7 @@ class Controller:
         model_dir: str,
         launcher: Launcher,
         desired_file: DesiredFile,
-        proxy: ProxySpec,
+        proxy: ProxySpec | None,
     ) -> None:
         self.spec = spec
         self.proxy = ProxyKeeper(proxy, spec.restart, launcher)

@@ -22,8 +22,8 @@ from cluster.control_metrics import ControlMetricsServer
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
-from cluster.nodes import only_on, own_node
-from cluster.ray_launcher import NAMESPACE, RayLauncher
+from cluster.nodes import only_on
+from cluster.ray_launcher import RayLauncher
 from cluster.spec import ControllerSettings
 from security.address import join_host_port
 from security.cluster_tls import ClusterTls
@@ -58,7 +58,8 @@ class ControllerActor:
 
     async def _serve(self) -> None:
         settings = self._settings
-        launcher = RayLauncher(settings.log_dir, settings.spec.restart, settings.proxy.stop_timeout_s)
+        proxy_stop_timeout_s = 0.0 if settings.proxy is None else settings.proxy.stop_timeout_s
+        launcher = RayLauncher(settings.log_dir, settings.spec.restart, proxy_stop_timeout_s)
         desired_file = DesiredFile(Path(settings.state_dir) / "desired.json")
         controller = Controller(settings.spec, settings.model_dir, launcher, desired_file, settings.proxy)
         await controller.adopt()
@@ -79,8 +80,8 @@ class ControllerActor:
             await asyncio.to_thread(metrics.stop)
 
 
-def start_controller(settings: ControllerSettings) -> Any:
-    """The actor's handle. Needs a connection to Ray in `NAMESPACE`; it runs on this machine."""
-    options = {"name": CONTROLLER_ACTOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
-    actor = ray.remote(ControllerActor).options(**options, scheduling_strategy=only_on(own_node()), max_restarts=-1)
+def start_controller(settings: ControllerSettings, node: str) -> Any:
+    """The actor's handle; it runs on the machine with that id. Needs a connection to Ray in the cluster's namespace."""
+    options = {"name": CONTROLLER_ACTOR, "lifetime": "detached", "num_cpus": 0}
+    actor = ray.remote(ControllerActor).options(**options, scheduling_strategy=only_on(node), max_restarts=-1)
     return actor.remote(settings)

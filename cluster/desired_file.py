@@ -26,5 +26,6 @@ class DesiredFile:
 
     def write(self, desired: dict[RoleName, int]) -> None:
         draft = self._file.with_suffix(".draft")
+        self._file.parent.mkdir(parents=True, exist_ok=True)  # the launch may have been on another machine
         draft.write_text(json.dumps(desired))
         os.replace(draft, self._file)

@@ -20,7 +20,7 @@ class PlacementSpec(BaseModel):
     are. `auto`: pair for workers that can hand KV over within a machine only (NCCL), else spread.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # a label may look like a number
 
     labels: dict[str, str] = Field(default_factory=dict)
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)

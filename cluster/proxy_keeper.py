@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class ProxyKeeper:
     """Maintains at most one runner. `run` does the work."""
 
-    def __init__(self, spec: ProxySpec, restart: RestartSpec, launcher: Launcher) -> None:
+    def __init__(self, spec: ProxySpec | None, restart: RestartSpec, launcher: Launcher) -> None:
         self.spec = spec
         self._restart = restart
         self._launcher = launcher
@@ -31,11 +31,13 @@ class ProxyKeeper:
         self._runner = runner
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Until `stop`. Without a proxy there is nothing to do."""
+        if self.spec is None:
+            return
         backoff = Backoff(self._restart)
         while not self._stopping.is_set():
             started_at = monotonic()
-            reason = await self._run_once()
+            reason = await self._run_once(self.spec)
             self._runner = None
             if self._stopping.is_set():
                 return
@@ -58,11 +60,11 @@ class ProxyKeeper:
         except (ProcessLost, TimeoutError):
             return None
 
-    async def _run_once(self) -> str:
+    async def _run_once(self, spec: ProxySpec) -> str:
         """Why it ended. It is gone then, and its name is free."""
         try:
             if self._runner is None:
-                self._runner = await self._launcher.launch_proxy(self.spec)
+                self._runner = await self._launcher.launch_proxy(spec)
                 if self._stopping.is_set():  # `stop` found nothing to stop yet
                     await self._runner.stop()
             reason = await self._runner.watch()

@@ -1,6 +1,7 @@
 """Processes as detached, named Ray actors, so that they outlive a controller and the next one finds them.
 
-A worker's actor is named `worker:NAME:INCARNATION`; nothing here restarts by itself, the controller decides.
+A worker's actor is named `worker:NAME:INCARNATION`, in its cluster's Ray namespace; nothing here restarts by itself,
+the controller decides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from cluster.proxy_runner import ProxyRunner
 from cluster.spec import ProcessSpec, ProxySpec, RestartSpec
 from cluster.worker_actor import WorkerActor, WorkerIdentity
 
-NAMESPACE = "pdserve"
 PROXY_ACTOR = "proxy"
 ADOPT_TIMEOUT_S = 5.0
 LAUNCH_TIMEOUT_S = 60.0
@@ -203,7 +203,6 @@ def _detached(
     """`num_cpus` is 0: placement is ours to decide, and threads are the engine's setting."""
     return ray.remote(actor_class).options(
         name=name,
-        namespace=NAMESPACE,
         lifetime="detached",
         num_cpus=0,
         num_gpus=holds.get(GPU, 0),
@@ -216,7 +215,7 @@ def _detached(
 
 def _find(name: str) -> Any:
     try:
-        return ray.get_actor(name, namespace=NAMESPACE)
+        return ray.get_actor(name)
     except ValueError:  # it died since it was listed
         return None
 

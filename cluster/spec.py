@@ -158,6 +158,7 @@ class ClusterSpec(BaseModel):
     start_timeout_s: float = Field(300.0, gt=0)  # for one worker, its model loaded and its ports open
     drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
     restart: RestartSpec = Field(default_factory=RestartSpec)
+    starts_proxy: bool = True  # False: proxies start elsewhere, with `python -m proxy --controller HOST:PORT`
     stuck: StuckSpec = Field(default_factory=StuckSpec)
     logs: LogConfig = Field(default_factory=LogConfig)  # of every process, the proxy too, as the next one
     tracing: TracingConfig = Field(default_factory=TracingConfig)
@@ -272,6 +273,6 @@ class ControllerSettings(BaseModel):
 
     spec: ClusterSpec
     model_dir: str
-    proxy: ProxySpec
+    proxy: ProxySpec | None  # None: it has none of its own
     log_dir: str
     state_dir: str  # survives the controller, not the cluster

@@ -78,6 +78,14 @@ def up(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow addresses beyond loopback without API keys and TLS.")
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a Ray that runs already: HOST:PORT, or ray://HOST:PORT. By default one is started.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,7 +100,7 @@ def up(
     from deploy.commands.up import UpOptions, run
 
     replicas = {"prefill": prefill, "decode": decode, "mixed": mixed}
-    run(UpOptions(name, config, replicas, model, detach, with_prometheus, insecure, settings or []))
+    run(UpOptions(name, config, replicas, model, detach, with_prometheus, insecure, ray, settings or []))
 
 
 @app.command()
@@ -115,11 +123,21 @@ def join(
             show_default=False,
         ),
     ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", help="Of this machine, for `placement`; repeatable.", metavar="NAME=VALUE", show_default=False
+        ),
+    ] = None,
+    resources: Annotated[
+        list[str] | None,
+        typer.Option("--resource", help="Likewise, as in fast_nic=2.", metavar="NAME=AMOUNT", show_default=False),
+    ] = None,
 ) -> None:
     """Bring this machine into a cluster that runs on another one. Stays until Ctrl-C, or until the cluster ends."""
     from deploy.commands.join import run
 
-    run(address, token_file, host)
+    run(address, token_file, host, labels or [], resources or [])
 
 
 @app.command()
@@ -194,6 +212,7 @@ def role(
     run(name, worker, to.value)
 
 
+app.command("doctor")(people_cli.doctor)
 app.command("plan")(people_cli.plan)
 app.command("top")(people_cli.top)
 app.command("trace")(recording_cli.trace)

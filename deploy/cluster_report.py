@@ -22,6 +22,7 @@ class ClusterPart(TypedDict):
     config: str
     started_at: float
     ray_address: str
+    has_proxy: bool  # of its own
     log_dir: str
 
 
@@ -154,6 +155,7 @@ def _cluster(state: ClusterState) -> ClusterPart:
         "config": state.config,
         "started_at": state.started_at,
         "ray_address": state.ray_address,
+        "has_proxy": state.has_proxy,
         "log_dir": str(state.log_dir),
     }
 

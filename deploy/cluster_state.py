@@ -44,6 +44,8 @@ class ClusterState:
     head: ProcessReference | None = None
     prometheus: ProcessReference | None = None
     ray_address: str = ""
+    owns_ray: bool = True  # it ends with the cluster
+    has_proxy: bool = True  # of its own
     is_up: bool = False  # a generation has worked
     tls: str | None = None  # the folder cluster.tls
     tls_cert: str | None = None  # the proxy's
@@ -53,6 +55,11 @@ class ClusterState:
     @property
     def log_dir(self) -> Path:
         return Path(self.folder) / "logs"
+
+    @property
+    def namespace(self) -> str:
+        """Of its actors in Ray, so that several clusters have room in one."""
+        return f"pdserve-{self.mark}"
 
     @property
     def http_url(self) -> str:
@@ -65,10 +72,10 @@ class ClusterState:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its head runs, or it is being brought up."""
+        """Whether its head runs, or it is being brought up; on another's Ray, until it is taken down."""
         if self.head is not None:
             return self.head.is_alive
-        return self.launcher.is_alive
+        return self.launcher.is_alive or (self.is_up and not self.owns_ray)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -78,6 +85,8 @@ class ClusterState:
             "proxy.grpc_port": self.grpc_port,
             "proxy.http_port": self.http_port,
         }
+        if not self.has_proxy:
+            ports = {"cluster.controller_port": self.controller_port}
         return ports if self.prometheus_port is None else {**ports, "prometheus.port": self.prometheus_port}
 
 

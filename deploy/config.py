@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cluster.spec import ClusterSpec
 from deploy.errors import CommandError
+from deploy.ray_config import RayConfig
 from proxy.config import ProxyConfig
 from security.address import is_loopback
 
@@ -42,6 +43,7 @@ class DeployConfig(BaseModel):
 
     cluster: ClusterSpec
     proxy: ProxyConfig = Field(default_factory=ProxyConfig)
+    ray: RayConfig = Field(default_factory=RayConfig)
     prometheus: PrometheusConfig = Field(default_factory=PrometheusConfig)
 
     @model_validator(mode="after")

@@ -145,6 +145,9 @@ class Launch:
             shutdown_timeout_s=stop_timeout_s(self._config.proxy) + 20.0,
             started_at=time(),
             launcher=reference(os.getpid()),
+            ray_address=self._config.ray.address or "",
+            owns_ray=self._config.ray.address is None,
+            has_proxy=self._starts_proxy,
             tls=_text(self._config.cluster.tls),
             tls_cert=_text(self._config.proxy.tls_cert),
             keys_file=_text(self._config.proxy.keys_file),
@@ -154,6 +157,10 @@ class Launch:
         return state
 
     @property
+    def _starts_proxy(self) -> bool:
+        return self._config.cluster.starts_proxy
+
+    @property
     def _operator_key_file(self) -> Path | None:
         """Of the commands that follow; None where there are no keys."""
         return None if self._config.proxy.keys_file is None else self._folder / "operator_key"
@@ -161,45 +168,54 @@ class Launch:
     def _start(self, state: ClusterState, model_dir: Path) -> ClusterState:
         if self._operator_key_file is not None:
             write_operator_key(self._operator_key_file)
-        self._say("starting Ray")
         cluster = self._config.cluster
-        head = RayHead(self._folder, {**self._environment, CLUSTER_VARIABLE: state.mark}, cluster.host)
-        process, ray_address = head.start()
-        state = self._store.update(state, head=process, ray_address=ray_address)
-        if cluster.num_nodes > 1:
-            self._say(
-                f"waiting for {cluster.num_nodes - 1} more machines; on each: pdserve join {ray_address} "
-                f"--token-file FILE, a copy of {self._folder}/auth_token"
-            )
-        else:
-            self._say("starting the controller")
-        self._start_controller(head, ray_address, model_dir)
+        environment = {**self._environment, CLUSTER_VARIABLE: state.mark}
+        if state.owns_ray:
+            self._say("starting Ray")
+            head = RayHead(self._folder, environment, cluster.host, self._config.ray)
+            process, ray_address = head.start()
+            state, environment = self._store.update(state, head=process, ray_address=ray_address), head.environment
+        self._say_what_is_awaited(state)
+        self._start_controller(environment, state, model_dir)
         if self._options.with_prometheus:
-            state = self._store.update(state, prometheus=start_prometheus(state, head.environment))
+            state = self._store.update(state, prometheus=start_prometheus(state, environment))
         access = ClusterAccess.of(state)
         with ControlClient(state.controller_address, access.inside) as client:
             self._wait_for_workers(client, state)
-            self._say("waiting for a first generation")
-            self._wait_for_proxy(client, state, access)
-        self._generate_once(state, access)
+            if cluster.starts_proxy:
+                self._say("waiting for a first generation")
+                self._wait_for_proxy(client, state, access)
+                self._generate_once(state, access)
         return self._store.update(state, is_up=True)
 
-    def _start_controller(self, head: RayHead, ray_address: str, model_dir: Path) -> None:
+    def _say_what_is_awaited(self, state: ClusterState) -> None:
+        num_others = self._config.cluster.num_nodes - 1
+        if num_others == 0:
+            self._say("starting the controller")
+        elif state.owns_ray:
+            self._say(
+                f"waiting for {num_others} more machines; on each: pdserve join {state.ray_address} "
+                f"--token-file FILE, a copy of {self._folder}/auth_token"
+            )
+        else:
+            self._say(f"waiting for the Ray at {state.ray_address} to have {num_others + 1} machines")
+
+    def _start_controller(self, environment: Mapping[str, str], state: ClusterState, model_dir: Path) -> None:
         settings = ControllerSettings(
             spec=self._config.cluster,
             model_dir=str(model_dir),
-            proxy=proxy_spec(self._config, model_dir, self._operator_key_file),
+            proxy=proxy_spec(self._config, model_dir, self._operator_key_file) if self._starts_proxy else None,
             log_dir=str(self._folder / "logs"),
             state_dir=str(self._folder),
         )
         file = self._folder / "controller.json"
         file.write_text(settings.model_dump_json())
-        command = [sys.executable, "-m", "deploy.start_controller", ray_address, str(file)]
+        command = [sys.executable, "-m", "deploy.start_controller", state.ray_address, state.namespace, str(file)]
         spec = settings.spec
         timeout_s = CONTROLLER_TIMEOUT_S + (spec.start_timeout_s if spec.num_nodes > 1 else 0.0)
         try:
             done = subprocess.run(
-                command, env=head.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+                command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise LaunchError(f"the controller did not start within {timeout_s:g} s") from error

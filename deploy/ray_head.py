@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deploy.ports import free_ports
 from deploy.processes import ProcessReference
+from deploy.ray_config import RayConfig, start_arguments
 from deploy.ray_process import RayProcess, RayStartError
 from security.address import is_loopback
 
@@ -18,7 +19,8 @@ TRIES = 3  # a port found free may be taken before Ray has it
 class RayHead:
     """One head below `folder`, at `host` for other machines. `environment` is for whoever connects to it, too."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], host: str) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], host: str, config: RayConfig) -> None:
+        self._config = config
         self._token = folder / "auth_token"
         self._host = host
         self._ray = RayProcess(folder, environment, self._token)
@@ -43,6 +45,7 @@ class RayHead:
         return [
             "--head",
             *own_address,
+            *start_arguments(self._config.labels, self._config.resources),
             "--port", str(gcs_port),
             "--ray-client-server-port", str(client_port),
             "--dashboard-port", str(dashboard_port),

@@ -6,7 +6,11 @@ what runs; the rest is always done.
 
 from __future__ import annotations
 
+import logging
 import shutil
+import socket
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from time import monotonic
@@ -18,14 +22,19 @@ from deploy.errors import CommandError
 from deploy.processes import ProcessReference, in_sessions, marked
 from deploy.ray_process import STOP_TIMEOUT_S
 
+logger = logging.getLogger(__name__)
 HURRY_POLL_S = 0.1  # a signal is heard between two of these
+LEAVE_TIMEOUT_S = 60.0
+RAY_TIMEOUT_S = 3.0
 LEFTOVER_TIMEOUT_S = 3.0  # Ray's workers notice by themselves that their node is gone
 
 
 def tear_down(state: ClusterState, store: StateStore, hurried: threading.Event) -> None:
     asking = threading.Thread(target=_ask, args=(state,), daemon=True)
-    if state.head is not None and state.head.is_alive:
+    if not state.owns_ray or (state.head is not None and state.head.is_alive):
         _shut_down(asking, hurried)
+    if not state.owns_ray:
+        _leave_ray(state)
     if state.head is not None:
         state.head.stop(STOP_TIMEOUT_S)
     if state.prometheus is not None:
@@ -42,6 +51,22 @@ def _shut_down(asking: threading.Thread, hurried: threading.Event) -> None:
     asking.start()
     while asking.is_alive() and not hurried.is_set():
         asking.join(HURRY_POLL_S)
+
+
+def _leave_ray(state: ClusterState) -> None:
+    """Ends what of this cluster is left on a Ray that goes on; one that does not answer is left alone."""
+    host, _, port = state.ray_address.rpartition("/")[2].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), RAY_TIMEOUT_S).close()
+    except OSError as error:
+        logger.warning("the Ray at %s is not there any more: %s", state.ray_address, error)
+        return
+    command = [sys.executable, "-m", "deploy.end_controller", state.ray_address, state.namespace]
+    with suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LEAVE_TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines()[-1:]
+            logger.warning("the Ray at %s was not asked to forget the cluster: %s", state.ray_address, *said or ["?"])
 
 
 def _ask(state: ClusterState) -> None:

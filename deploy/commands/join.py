@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from deploy.cluster_state import CLUSTER_VARIABLE
 from deploy.errors import CommandError
 from deploy.interrupts import Interrupts
 from deploy.processes import ProcessReference
+from deploy.ray_config import start_arguments
 from deploy.ray_process import STOP_TIMEOUT_S, RayProcess
 from deploy.steps import Steps
 from deploy.tear_down import end_leftovers
@@ -25,7 +27,9 @@ class JoinError(CommandError):
     """This machine cannot join; the message says why."""
 
 
-def run(address: str, token_file: Path, host: str | None) -> None:
+def run(address: str, token_file: Path, host: str | None, labels: Sequence[str], resources: Sequence[str]) -> None:
+    """`labels` and `resources`: NAME=VALUE each."""
+    own = start_arguments(read_labels(labels), read_resources(resources))
     console = Console(highlight=False)
     own_address = host or address_towards(address)
     if not os.access(token_file, os.R_OK):
@@ -38,7 +42,7 @@ def run(address: str, token_file: Path, host: str | None) -> None:
     try:
         with Steps(console) as steps, suppress(KeyboardInterrupt):
             steps.say(f"joining {address}")
-            process, _ = node.start(["--address", address, "--node-ip-address", own_address])
+            process, _ = node.start(["--address", address, "--node-ip-address", own_address, *own])
             steps.hide()
             console.print(f"{own_address} is part of the cluster at {address}. Ctrl-C takes it out.")
             process.wait()
@@ -49,6 +53,31 @@ def run(address: str, token_file: Path, host: str | None) -> None:
             process.stop(STOP_TIMEOUT_S)
         end_leftovers(mark, process)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Raises JoinError."""
+    return dict(_named("--label", texts))
+
+
+def read_resources(texts: Sequence[str]) -> dict[str, float]:
+    """Raises JoinError."""
+    amounts = {}
+    for name, value in _named("--resource", texts):
+        try:
+            amounts[name] = float(value)
+        except ValueError as error:
+            raise JoinError(f"--resource {name}={value}: {value} is no number") from error
+    return amounts
+
+
+def _named(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Raises JoinError."""
+    pairs = [text.partition("=") for text in texts]
+    for (name, equals, value), text in zip(pairs, texts, strict=True):
+        if not name or not equals or not value:
+            raise JoinError(f"{option} {text}: write it as NAME=VALUE")
+    return [(name, value) for name, _, value in pairs]
 
 
 def address_towards(address: str) -> str:

@@ -25,10 +25,12 @@ def run(name: str, as_json: bool) -> None:
     console.print(f"  controller  {controller['address']}  up {controller['uptime_s']:.0f} s", soft_wrap=True)
     if controller["error"]:
         console.print(f"  {controller['error']}", style="red", markup=False)
+    if not cluster["has_proxy"]:
+        console.print("  proxies     started elsewhere")
     running = f"process {proxy['pid']}" if proxy["pid"] else "not running"
-    console.print(
-        f"  proxy       {proxy['http']}, gRPC {proxy['grpc']}  {running}, {proxy['restarts']} restarts", soft_wrap=True
-    )
+    if cluster["has_proxy"]:
+        line = f"  proxy       {proxy['http']}, gRPC {proxy['grpc']}  {running}, {proxy['restarts']} restarts"
+        console.print(line, soft_wrap=True)
     console.print(_workers_table(report))
     if report["paths"]:
         console.print(_paths_table(report))

@@ -16,6 +16,7 @@ from cluster.spec import RoleName
 from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import ClusterState, default_store
 from deploy.config import DEFAULT_FILE, load, parse_setting
+from deploy.controllers_end import wait_for_controllers_end
 from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, chat_request, text_request
 from deploy.interrupts import Interrupts
@@ -38,6 +39,7 @@ class UpOptions:
     detach: bool
     with_prometheus: bool
     insecure: bool
+    ray: str | None
     settings: list[str]
 
     @property
@@ -56,6 +58,8 @@ class UpOptions:
                 yield f"cluster.pools.{role}.replicas", f"--{role}", count
         if self.model is not None:
             yield "cluster.model", "--model", self.model
+        if self.ray is not None:
+            yield "ray.address", "--ray", self.ray
         if self.insecure:
             yield "proxy.insecure", "--insecure", True
 
@@ -81,7 +85,9 @@ def run(options: UpOptions) -> None:
             state = launch.run()
             steps.hide()
             _show(console, state, config.cluster.desired)
-            _sample(console, state)
+            if state.has_proxy:
+                _show_trial(console, state)
+                _sample(console, state)
             if options.detach:
                 return
             _stay(console, state)
@@ -103,6 +109,8 @@ def _stay(console: Console, state: ClusterState) -> None:
         console.print("\nCtrl-C ends it.")
         if state.head is not None:
             state.head.wait()
+        else:
+            wait_for_controllers_end(state)
         console.print("The cluster has ended.")
 
 
@@ -113,19 +121,26 @@ def _undo(launch: Launch, interrupts: Interrupts) -> None:
 
 def _show(console: Console, state: ClusterState, desired: Mapping[RoleName, int]) -> None:
     workers = " + ".join(f"{count} {role}" for role, count in desired.items() if count)
-    body = {"model": state.model, "messages": [{"role": "user", "content": SAMPLE_PROMPT}], "max_tokens": SAMPLE_TOKENS}
-    rows = [
+    proxy = [
         ("OpenAI HTTP", f"{state.http_url}/v1"),
         ("gRPC", f"{state.grpc_address}  pdserve.v1.Inference"),
         ("metrics", f"{state.http_url}/metrics"),
+    ]
+    elsewhere = [("proxies", f"start elsewhere: python -m proxy --controller {state.controller_address} …")]
+    rows = [
+        *(proxy if state.has_proxy else elsewhere),
         ("control", f"{state.controller_address}  pdserve.v1.Control"),
         ("logs", f"{state.log_dir}"),
     ]
     if state.prometheus_port is not None:
-        rows.insert(3, ("Prometheus", f"http://127.0.0.1:{state.prometheus_port}"))
+        rows.insert(len(rows) - 2, ("Prometheus", f"http://127.0.0.1:{state.prometheus_port}"))
     console.print(f"[bold]{escape(state.model)}[/bold] is served by {workers}")
     for title, value in rows:
         console.print(f"  {title:<12} {escape(value)}", soft_wrap=True)
+
+
+def _show_trial(console: Console, state: ClusterState) -> None:
+    body = {"model": state.model, "messages": [{"role": "user", "content": SAMPLE_PROMPT}], "max_tokens": SAMPLE_TOKENS}
     console.print("\nTry it:")
     key = "" if state.keys_file is None else " -H 'Authorization: Bearer KEY'"
     trust = "" if state.tls_cert is None else " --cacert FILE"

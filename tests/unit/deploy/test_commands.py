@@ -34,7 +34,7 @@ from tests.unit.deploy.test_cluster_state import state
 def options(**changes: object) -> UpOptions:
     values: dict[str, object] = {
         "name": "default", "config": None, "replicas": {}, "model": None, "detach": False,
-        "with_prometheus": False, "insecure": False, "settings": [],
+        "with_prometheus": False, "insecure": False, "ray": None, "settings": [],
     }  # fmt: skip
     return UpOptions(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -22,4 +22,4 @@ def test_an_address_without_a_port_is_refused(address: str) -> None:
 
 def test_a_token_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(JoinError, match=r"--token-file .*nothing cannot be read: copy the token"):
-        run("127.0.0.1:6379", tmp_path / "nothing", None)
+        run("127.0.0.1:6379", tmp_path / "nothing", None, [], [])

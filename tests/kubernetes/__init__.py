@@ -1,0 +1,1 @@
+"""Manifests resolved and checked without a cluster."""
