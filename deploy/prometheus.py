@@ -16,6 +16,7 @@ from deploy.processes import ProcessReference, reference
 
 PROMETHEUS_HOST = "127.0.0.1"
 SETTINGS_FILE = Path(__file__).parent / "prometheus.yml"
+ALERTS_FILE = Path(__file__).parent / "alerts.yml"
 
 
 class NoPrometheusError(CommandError):
@@ -35,6 +36,7 @@ def start_prometheus(state: ClusterState, environment: Mapping[str, str]) -> Pro
     folder.mkdir()
     settings = folder / "prometheus.yml"
     settings.write_text(settings_for(state, ClusterAccess.of(state)))
+    shutil.copy(ALERTS_FILE, folder)
     with (state.log_dir / "prometheus.log").open("ab") as log:
         process = subprocess.Popen(
             [

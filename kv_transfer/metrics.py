@@ -64,8 +64,10 @@ class TransferMetrics:
             [*names, "reason", "mode"],
             registry=registry,
         )
-        for mode in (P2P, POOLED):
-            self._tokens.labels(**labels, mode=mode)  # shown as 0 before the first
+        for mode in (P2P, POOLED):  # shown as 0 before the first, so that the first is seen as a change
+            self._tokens.labels(**labels, mode=mode)
+            for reason in FailureReason:
+                self._failures.labels(**labels, reason=reason.value, mode=mode)
 
     def stage(self, stage: str, seconds: float) -> None:
         self._stage.labels(**self._labels, stage=stage).observe(seconds)

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from proxy.admission.slo import LABELS as SLO_LABELS
+from proxy.errors import ErrorCode
 from proxy.request.priority import LABELS
 
 FIRST_TOKEN_BUCKETS = (
@@ -35,6 +36,8 @@ LOCAL_REASONS = (
     *("no_prefill_worker", "handoff_failed", "asked"),
     *("short_prompt", "cached_on_decode", "prefill_overloaded"),
 )
+
+PATHS = ("p2p", "pooled", "local", "none")
 
 
 class LabelledRegistry(CollectorRegistry):
@@ -105,11 +108,16 @@ class ProxyMetrics:
         for slo in SLO_LABELS:
             self.slo_requests.labels(slo)
             self.slo_attained.labels(slo)
+        for reason in ("prefill_failed", "prefill_lost"):
+            self.fallback_recompute.labels(reason)
         for phase in ("queued", "prefilling", "transferring", "decoding"):
             self.cancelled.labels(phase)
         for priority in LABELS:
             self.time_to_first_token.labels(priority)
             self.queue_time.labels(priority)
+            for code in ("ok", *ErrorCode):
+                for path in PATHS:
+                    self.requests.labels(code, priority, path)
 
     def watch(self, num_in_flight: Callable[[], int], num_queued: Callable[[str], int]) -> None:
         """Reads these two at each scrape; `num_queued` is asked with each priority's label."""

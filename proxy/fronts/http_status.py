@@ -43,7 +43,7 @@ class HttpStatus:
         return Response(self._service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def targets(self, request: Request) -> Response:
-        """For Prometheus's http_sd_configs: this proxy, at the address that was asked, and whom its controller names."""
+        """For http_sd_configs: this proxy, at the address that was asked, the controller, workers and pool nodes."""
         targets = [self._target(request.headers.get("host", ""), "proxy", "proxy")]
         if self._watch.metrics_address:
             targets.append(self._target(self._watch.metrics_address, "controller", "controller"))

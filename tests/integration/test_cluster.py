@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ import pytest
 from bench.fake_model import write_fake_model
 from deploy.cluster_report import ClusterReport, WorkerPart, cluster_report
 from deploy.cluster_state import CLUSTER_VARIABLE, ClusterState, StateStore
+from deploy.dashboards.alerts import ALERTS
+from deploy.dashboards.all import DASHBOARDS
 from deploy.inference_client import Generation, text_request
 from deploy.ports import free_ports
 from deploy.processes import ProcessReference, command_of, in_sessions, marked, reference
@@ -37,11 +40,11 @@ from tests.integration.test_api import expected_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-ROOT = Path(__file__).parents[2]
 COMMAND_TIMEOUT_S = 120
 CHANGE_TIMEOUT_S = 60
 PROMPT = "hello there"
 LONG = 500  # tokens: a second and more
+POOLED = {"x-kv-mode": "pooled", "x-kv-write-back": "true"}
 PROMETHEUS = shutil.which("prometheus")
 ALONE = ("--prefill", "0", "--decode", "1")  # the one worker that it takes
 PDSERVE = str(Path(sys.executable).with_name("pdserve"))
@@ -129,19 +132,25 @@ class Cluster:
     def is_ready(self) -> bool:
         return httpx.get(f"{self.state.http_url}/ready", timeout=10).status_code == 200
 
+    @property
+    def prometheus(self) -> str:
+        return f"http://127.0.0.1:{self.state.prometheus_port}"
+
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Prometheus's answer now."""
-        url = f"http://127.0.0.1:{self.state.prometheus_port}/api/v1/query"
+        url = f"{self.prometheus}/api/v1/query"
         answer = httpx.get(url, params={"query": expression}, timeout=10).raise_for_status().json()
         result: list[dict[str, Any]] = answer["data"]["result"]
         return [series for series in result if series["value"][1] != "NaN"]
 
 
-def dashboard_queries() -> list[str]:
-    """With Grafana's variable for a range put in."""
-    dashboard = json.loads((ROOT / "deploy" / "grafana" / "overview.json").read_text())
-    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    return [target["expr"].replace("$__rate_interval", "1m") for target in targets]
+def queries() -> list[str]:
+    """Of every panel, with Grafana's variables put in, and the number that every alert looks at."""
+    variables = {"$__rate_interval": "1m", "$model": ".*", "$ttft": "1.0", "$tpot": "0.1"}
+    asked = [query.expr for dashboard in DASHBOARDS for query in dashboard.queries] + [alert.value for alert in ALERTS]
+    for name, value in variables.items():
+        asked = [query.replace(name, value) for query in asked]
+    return asked
 
 
 def all_ready(names: set[str]) -> Callable[[ClusterReport], bool]:
@@ -295,6 +304,26 @@ def test_a_killed_controller_adopts_the_living_and_drains_a_worker_whose_request
     assert set(cluster.workers()) == {"prefill-0", "decode-0", "pool-0"}
 
 
+@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH")
+def test_every_panel_and_every_alert_gets_data_from_a_real_prometheus(cluster: Cluster) -> None:
+    assert "pool-0" in cluster.workers()  # from the test before: the pool has panels, too
+    unanswered = queries()
+    deadline = time.monotonic() + CHANGE_TIMEOUT_S
+    for turn in count():
+        prompt = f"{turn}: longer than a block, so that the prefix cache and the pool are asked"
+        cluster.generate(prompt)
+        body = {"model": cluster.report()["cluster"]["model"], "prompt": prompt, "max_tokens": 4}
+        for _ in range(2):
+            asked = httpx.post(f"{cluster.state.http_url}/v1/completions", json=body, headers=POOLED, timeout=60)
+            assert asked.status_code == 200, asked.text
+        unanswered = [query for query in unanswered if not cluster.query(query)]
+        if not unanswered or time.monotonic() > deadline:
+            break
+    assert unanswered == []
+    rules = httpx.get(f"{cluster.prometheus}/api/v1/rules", timeout=10).json()["data"]["groups"][0]["rules"]
+    assert {rule["name"] for rule in rules} == {alert.name for alert in ALERTS}
+
+
 def test_a_killed_pool_node_is_replaced_and_scaled_away_like_a_worker(cluster: Cluster) -> None:
     killed = cluster.workers()["pool-0"]
     kill(killed["pid"])
@@ -382,16 +411,6 @@ def test_ray_answers_nobody_without_the_cluster_s_token(cluster: Cluster) -> Non
                 is_alive(b"", metadata=metadata, timeout=10)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         is_alive(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=10)
-
-
-@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH")
-def test_every_panel_of_the_dashboard_gets_data_from_a_real_prometheus(cluster: Cluster) -> None:
-    empty = dashboard_queries()
-    deadline = time.monotonic() + CHANGE_TIMEOUT_S
-    while empty and time.monotonic() < deadline:
-        cluster.generate("longer than a block, so that the prefix cache is asked")
-        empty = [query for query in empty if not cluster.query(query)]
-    assert empty == []
 
 
 def test_ctrl_c_ends_a_foreground_cluster_whole(cluster: Cluster) -> None:
