@@ -29,16 +29,14 @@ the_types() {
     return "$found"
 }
 
-mypy >"$types" 2>&1 &  # one process only: beside the others
+mypy >"$types" 2>&1 &  # beside the tests
 types_pid=$!
 step format ruff format --check .
 step lint ruff check .
-# in two processes; files in the order that tests/conftest.py gives
-in_two=(-n 2 --dist loadfile --no-loadscope-reorder "${chosen[@]}")
-step unit pytest -q "${in_two[@]}" -rs tests/unit
+# All kinds in one run, which imports everything once: in two processes, files in the order that tests/conftest.py gives.
+step tests pytest -q -n 2 --dist loadfile --no-loadscope-reorder "${chosen[@]}" -rs --durations=25 \
+    tests/integration tests/drill tests/unit
 step types the_types
-step integration pytest -q "${in_two[@]}" -rs --durations=10 tests/integration
-step drill pytest -q "${in_two[@]}" -rs --durations=5 tests/drill
 echo "==> gpu: not run here; on a machine with one: PYTHON=.venv/bin/python tests/gpu/run.sh"
 step "nothing left behind" python -m tests.leftovers after "$left"
 

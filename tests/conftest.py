@@ -8,19 +8,27 @@ from collections.abc import Generator
 import pytest
 
 LONGEST_FIRST = (
-    "test_readme",
     "test_cluster",
+    "test_readme",
     "test_parity",
-    "test_reference_parity",
-    "test_structured_output",
-    "test_strategies",
+    "test_handoff",
+    "test_pooled",
     "test_liveness",
-    "test_prefix_hits",
-    "test_nixl_routes",
-    "test_migration",
     "test_handoff_faults",
+    "test_structured_output",
+    "test_reference_parity",
+    "test_strategies",
     "test_two_machines",
-    "test_routes",
+    "test_prefix_hits",
+    "test_hosts",
+    "test_api",
+    "test_cancelled_requests",
+    "test_chaos",
+    "test_pool_node",
+    "test_pool_nodes",
+    "test_nixl_processes",
+    "test_migration",
+    "test_soak",
 )
 
 

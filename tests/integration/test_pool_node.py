@@ -36,6 +36,7 @@ pytestmark = pytest.mark.integration
 MODEL = FakeModel(seconds_per_step=0.001)
 BLOCK = 16
 NUM_TOKENS = 6
+TRANSFER = {"pool_lookup_timeout_s": 4.0}  # a busy machine must not look like a node that stopped
 LONGEST_S = 6.0  # of one request while a node fails, on a busy machine
 
 
@@ -43,7 +44,8 @@ LONGEST_S = 6.0  # of one request while a node fails, on a busy machine
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two prefill workers, one decode worker, two pool nodes, and a proxy whose requests are pooled."""
     folder = write_fake_model(tmp_path_factory.mktemp("model"), MODEL)
-    with Processes(folder, tmp_path_factory.mktemp("logs"), engine={"num_blocks": 256}) as processes:
+    logs = tmp_path_factory.mktemp("logs")
+    with Processes(folder, logs, engine={"num_blocks": 256}, kv_transfer=TRANSFER) as processes:
         processes.start_workers(prefill=2, decode=1)
         processes.start_pool_node()
         processes.start_pool_node()
