@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 MODEL = FakeModel(seconds_per_step=0.001)
 BLOCK = 16
 NUM_TOKENS = 6
-TRANSFER = {"pool_lookup_timeout_s": 4.0}  # a busy machine must not look like a node that stopped
+TRANSFER = {"pool_lookup_timeout_s": 2.0}  # a busy machine must not look like a node that stopped
 LONGEST_S = 6.0  # of one request while a node fails, on a busy machine
 
 
