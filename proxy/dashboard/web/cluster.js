@@ -1,7 +1,7 @@
 // The map of the cluster: prefill workers to the left, those that generate to the right, hand-offs as wires between them.
 
 import { element, keepChildren, setAttributes, setText, svgElement } from "./dom.js";
-import { count, perSecond, share } from "./format.js";
+import { count, percent, perSecond } from "./format.js";
 import { WorkerRates } from "./rates.js";
 
 const MAX_WIRED = 8; // workers of a side; with more, the cards are rows and the table alone tells who transfers to whom
@@ -115,9 +115,9 @@ function updateWorker(card, worker, rates) {
   setText(load, `${count(worker.num_running)} running · ${count(worker.num_waiting)} waiting`);
   bar.firstChild.style.width = `${100 * (worker.kv_usage ?? 0)}%`;
   bar.classList.toggle("full", (worker.kv_usage ?? 0) > 0.9);
-  const busy = rates && `${share(rates.busy)} busy`;
+  const busy = rates && `${percent(rates.busy)} busy`;
   const tokens = rates && perSecond(Math.round(rates.tokens), "tok");
-  setText(more, [`KV ${share(worker.kv_usage)}`, busy, tokens].filter(Boolean).join(" · "));
+  setText(more, [`KV ${percent(worker.kv_usage)}`, busy, tokens].filter(Boolean).join(" · "));
 }
 
 function updateNode(card, node) {

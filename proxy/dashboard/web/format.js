@@ -39,14 +39,15 @@ export function perSecond(value, unit = "") {
   return value == null ? NONE : `${count(value)}${unit && SPACE}${unit}/s`;
 }
 
+/** 0.123 → 12 % */
+export function percent(value) {
+  return value == null ? NONE : `${Math.round(value * 100)}${SPACE}%`;
+}
+
 /** 0.987 → 98.7 %; only all of them are 100 %. */
 export function share(value) {
-  if (value == null) return NONE;
-  const percent = value * 100;
-  if (percent > 0 && percent < 100 && (percent < 10 || percent > 90)) {
-    return `${Math.min(99.9, Math.max(0.1, percent)).toFixed(1)}${SPACE}%`;
-  }
-  return `${Math.round(percent)}${SPACE}%`;
+  if (value == null || value <= 0.9 || value >= 1) return percent(value);
+  return `${Math.min(99.9, value * 100).toFixed(1)}${SPACE}%`;
 }
 
 /** Without zeros after the point, for what was chosen to be a round number: 1.00 s → 1 s */
