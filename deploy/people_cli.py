@@ -1,7 +1,8 @@
-"""`pdserve plan` and `pdserve top`: names and help texts; a command's code is imported when it runs."""
+"""`pdserve doctor`, `plan` and `top`: names and help texts; a command's code is imported when it runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,22 @@ import typer
 from deploy.cluster_name import Name
 
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def doctor(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML; by default deploy/local.yaml.", metavar="FILE", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One setting of the file; repeatable.", metavar="NAME=VALUE", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether this machine can run a cluster, and say what to do where it cannot. Exit status 1 if it cannot."""
+    from deploy.commands.doctor import run
+
+    run(config, settings or [], as_json)
 
 
 def plan(
