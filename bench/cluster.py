@@ -24,10 +24,10 @@ def cluster(config: Path, settings: Mapping[str, object] | None = None) -> Itera
 
 
 @contextmanager
-def running(config: Path, settings: Mapping[str, object], name: str = NAME) -> Iterator[dict[str, Any]]:
-    """What `pdserve status --json` says of it when it is up."""
+def running(config: Path, settings: Mapping[str, object], name: str = NAME, *options: str) -> Iterator[dict[str, Any]]:
+    """What `pdserve status --json` says of it when it is up. `options`: further ones of `pdserve up`."""
     arguments = [f"--set={field}={json.dumps(value)}" for field, value in {**PORTS, **settings}.items()]
-    _pdserve("up", "--config", str(config), "--name", name, "--detach", *arguments, timeout_s=UP_TIMEOUT_S)
+    _pdserve("up", "--config", str(config), "--name", name, "--detach", *options, *arguments, timeout_s=UP_TIMEOUT_S)
     try:
         status: dict[str, Any] = json.loads(_pdserve("status", "--json", "--name", name, timeout_s=30))
         yield status

@@ -88,3 +88,16 @@ def shift(
     from deploy.commands.drill_scaling import shift as run
 
     run(before_s, after_s, seed, output)
+
+
+@drill.command()
+def alerts(
+    speed: Annotated[float, typer.Option(min=1, max=10, help="Divides every duration in the rules.", metavar="N")] = 1,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Do to a cluster what alerts are for: each must fire, and clear after it. Exit status 1 if not."""
+    from deploy.commands.drill_alerts import run
+
+    run(speed, output)
