@@ -15,8 +15,8 @@ from typing import Any
 
 from deploy.doctor.finding import Finding, error, fine, warning
 
-INSTALL = "./deploy/install.sh installs what is pinned"
-TRY_TIMEOUT_S = 60.0
+INSTALL = "./deploy/install.sh installs what is pinned; on a busy machine, ask again first"
+TRY_TIMEOUT_S = 120.0
 TORCH = """
 import json, torch
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
