@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.browser import open_browser
 
-DRAWN = "document.querySelector('.legend b')?.textContent.length > 1"
-RATES_S = 4.0  # until the page has seen workers' counters grow
+DRAWN = "document.querySelector('.worker .more').textContent.includes('busy')"  # it has seen counters grow
 PICTURES = {  # width, whether it is dark
     "dashboard-light": (1280, False),
     "dashboard-dark": (1280, True),
@@ -19,12 +18,8 @@ PICTURES = {  # width, whether it is dark
 
 async def take(url: str, folder: Path) -> None:
     async with open_browser() as browser:
-        pages = {
-            name: await browser.open(f"{url}/dashboard", width=width, dark=dark)
-            for name, (width, dark) in PICTURES.items()
-        }
-        await asyncio.sleep(RATES_S)
-        for name, page in pages.items():
+        for name, (width, dark) in PICTURES.items():
+            page = await browser.open(f"{url}/dashboard", width=width, dark=dark)
             await page.until(DRAWN)
             folder.joinpath(f"{name}.png").write_bytes(await page.screenshot())
         if browser.complaints:

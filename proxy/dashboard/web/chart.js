@@ -19,11 +19,12 @@ export class Chart {
     this.svg = svgElement("svg", { class: "chart", role: "img", height: HEIGHT });
     this.legend = element("ul", "legend");
     this.grid = svgElement("g", { class: "grid" });
+    this.labels = svgElement("g", { class: "labels" });
     this.goalLine = svgElement("line", { class: "goal" });
     this.area = svgElement("path", { class: `area ${series[0].className}` });
     this.cursor = svgElement("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM });
     this.lines = series.map((each) => svgElement("path", { class: `line ${each.className}` }));
-    this.svg.append(this.grid, this.area, this.goalLine, ...[...this.lines].reverse(), this.cursor);
+    this.svg.append(this.grid, this.area, this.goalLine, ...[...this.lines].reverse(), this.cursor, this.labels);
     this.values = series.map((each) => this.addToLegend(each));
     this.svg.addEventListener("pointermove", (event) => showMoment(this.timeAt(event)));
     this.svg.addEventListener("pointerleave", () => showMoment(null));
@@ -104,7 +105,8 @@ export class Chart {
     });
     const now = this.label(this.width, HEIGHT - 2, "now");
     now.setAttribute("text-anchor", "end");
-    this.grid.replaceChildren(...lines, ...labels, ...times, now);
+    this.grid.replaceChildren(...lines);
+    this.labels.replaceChildren(...labels, ...times, now);
   }
 
   label(x, y, text) {
