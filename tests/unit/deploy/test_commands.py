@@ -39,7 +39,10 @@ def options(**changes: object) -> UpOptions:
     return UpOptions(**{**values, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "logs", "generate", "scale", "role", "trace", "timeline"])
+@pytest.mark.parametrize(
+    "command",
+    ["up", "down", "status", "logs", "generate", "scale", "role", "doctor", "plan", "top", "trace", "timeline"],
+)
 def test_every_command_has_a_help_text(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
