@@ -59,19 +59,19 @@ class Drill:
         return {
             "more requests than two workers serve": (
                 self._flood,
-                (
-                    *("PdserveFirstTokenSlow", "PdserveTokensSlow", "PdserveKvFull"),
-                    *("PdserveRequestsRefused", "PdserveRequestsFail"),
-                ),
+                ("PdserveFirstTokenSlow", "PdserveTokensSlow", "PdserveKvFull", "PdserveRequestsRefused"),
             ),
             "the prefill worker is stopped": (
                 lambda: self._stopped("prefill"),
-                ("PdserveTargetDown", "PdserveHandoffsFail"),
+                ("PdserveTargetDown",),
             ),
-            "a decode worker is stopped": (lambda: self._stopped("decode"), ("PdserveLeasesExpire",)),
-            "a decode worker dies again and again": (
+            "both decode workers are stopped": (
+                lambda: self._stopped("decode"),
+                ("PdserveLeasesExpire", "PdserveRequestsFail"),
+            ),
+            "the prefill worker dies again and again": (
                 self._dying,
-                ("PdserveWorkersRestart", "PdserveWorkersMissing"),
+                ("PdserveWorkersRestart", "PdserveWorkersMissing", "PdserveHandoffsFail"),
             ),
             "the proxy is stopped": (self._proxy_stopped, ("PdserveProxyDown",)),
             "a pool is resized again and again": (self._resized, ("PdserveScalingSwings",)),
@@ -79,7 +79,7 @@ class Drill:
 
     async def run(self, say: Callable[[str], None]) -> list[Outcome]:
         spans: dict[str, tuple[float, float]] = {}
-        async with self._load(STEADY_CLIENTS):
+        async with self._load(STEADY_CLIENTS, "a prompt of some length, " * 3, 24):
             for name, (mishap, alerts) in self.mishaps.items():
                 say(name)
                 began_at = monotonic()
@@ -104,11 +104,11 @@ class Drill:
         )
 
     @asynccontextmanager
-    async def _load(self, num_clients: int) -> AsyncIterator[None]:
+    async def _load(self, num_clients: int, prompt: str, num_tokens: int) -> AsyncIterator[None]:
         """So many ask, one request after the other, whatever becomes of them."""
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=REQUEST_S, limits=limits, trust_env=False) as client:
-            tasks = [asyncio.create_task(self._ask_on(client)) for _ in range(num_clients)]
+            tasks = [asyncio.create_task(self._ask_on(client, prompt, num_tokens)) for _ in range(num_clients)]
             try:
                 yield
             finally:
@@ -116,11 +116,11 @@ class Drill:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask_on(self, client: httpx.AsyncClient) -> None:
+    async def _ask_on(self, client: httpx.AsyncClient, prompt: str, num_tokens: int) -> None:
         while True:
             self._num_asked += 1
-            prompt = f"{self._num_asked} " + "a prompt of some length, which no cache has " * 6
-            body = {"model": self._model, "prompt": prompt, "max_tokens": 24, "ignore_eos": True}
+            new = f"{self._num_asked} {prompt}"  # no cache has it
+            body = {"model": self._model, "prompt": new, "max_tokens": num_tokens, "ignore_eos": True}
             with contextlib.suppress(httpx.TransportError):
                 answer = await client.post(f"{self._url}/v1/completions", json=body)
                 if answer.status_code == 200:
@@ -128,17 +128,20 @@ class Drill:
             await asyncio.sleep(AGAIN_S)
 
     def _flood(self) -> AbstractAsyncContextManager[None]:
-        return self._load(FLOOD_CLIENTS)
+        return self._load(FLOOD_CLIENTS, "short", 96)
 
     @asynccontextmanager
     async def _stopped(self, role: str) -> AsyncIterator[None]:
-        target = await self._any(role)
-        os.kill(target.pid, signal.SIGSTOP)
+        await self._any(role)
+        targets = [target for target in await self._fleet.ready() if target.role == role]
+        for target in targets:
+            os.kill(target.pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            with contextlib.suppress(ProcessLookupError):  # it may have been replaced meanwhile
-                os.kill(target.pid, signal.SIGCONT)
+            for target in targets:
+                with contextlib.suppress(ProcessLookupError):  # it may have been replaced meanwhile
+                    os.kill(target.pid, signal.SIGCONT)
 
     @asynccontextmanager
     async def _proxy_stopped(self) -> AsyncIterator[None]:
@@ -158,7 +161,7 @@ class Drill:
                             os.kill(target.pid, signal.SIGKILL)
                 await asyncio.sleep(AGAIN_S)
 
-        victim = await self._any("decode")
+        victim = await self._any("prefill")
         async with _beside(kill_on()):
             yield
 

@@ -30,16 +30,16 @@ from proxy.workers.channel import open_channel
 from rpc import control_pb2_grpc
 
 NAME = "alerts"
-PACE = FakeModel(seconds_per_step=0.01, seconds_per_token=0.002)  # 16 streams and a chunk of prompts: over 0.5 s a step
+PACE = FakeModel(seconds_per_step=0.01, seconds_per_token=0.01)  # 32 streams: a third of a second for each token
 SETTINGS = {
     "cluster.pools.prefill.replicas": 1,
     "cluster.pools.decode.replicas": 2,
-    "cluster.engine.num_blocks": 160,
-    "cluster.engine.scheduling.max_num_seqs": 16,
+    "cluster.engine.num_blocks": 128,
+    "cluster.engine.scheduling.max_num_seqs": 32,
     "cluster.drain_timeout_s": 5,
     "proxy.local_prefill": "if_needed",
-    "proxy.max_queued_requests": 32,
-    "proxy.request_timeout_s": 30,
+    "proxy.max_queued_requests": 16,
+    "proxy.request_timeout_s": 60,
 }
 
 
