@@ -1,8 +1,13 @@
 #!/bin/sh
 # The HTTP API with curl: the model, a streamed chat, a completion, who served it, and what an error looks like.
-#     examples/curl.sh [URL]
+#     examples/curl.sh [--url http://127.0.0.1:8000]
 set -eu
-url=${1:-http://127.0.0.1:8000}
+url=http://127.0.0.1:8000
+case ${1-} in
+  '') ;;
+  --url) url=${2:?--url needs an address, as in http://127.0.0.1:8000} ;;
+  *) echo "usage: $0 [--url URL]" >&2; exit 2 ;;
+esac
 json='Content-Type: application/json'
 
 echo "# the model"

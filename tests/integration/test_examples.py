@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+from deploy.top.screen import screen
+from deploy.top.state_source import StateSource
 from tests.integration.processes import ROOT, Processes
 
 pytestmark = pytest.mark.integration
@@ -42,7 +46,17 @@ def test_the_triton_example_gets_the_same_text_whole_and_streamed(fake_cluster: 
 
 
 def test_the_curl_example_shows_answers_and_an_error(fake_cluster: Processes) -> None:
-    out = run("examples/curl.sh", fake_cluster.http)
+    out = run("examples/curl.sh", "--url", fake_cluster.http)
     assert "data: [DONE]" in out
     assert "x-decode-worker: decode-0" in out
     assert "temperature: must be from 0 to 2" in out
+
+
+def test_top_shows_what_a_real_proxy_tells(fake_cluster: Processes) -> None:
+    with StateSource(fake_cluster.http, {}, None) as source:
+        before = source.read()
+        console = Console(width=160, file=io.StringIO(), record=True)
+        console.print(screen(source.read(), before, 160))
+    text = console.export_text()
+    assert text.startswith("test  ready")
+    assert "decode-0" in text
