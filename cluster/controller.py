@@ -15,6 +15,8 @@ from uuid import uuid4
 
 from cluster.desired_file import DesiredFile
 from cluster.fleet import Fleet, FleetWorker, Retire, Start
+from cluster.introductions import introduce
+from cluster.kept_processes import KeptProcesses
 from cluster.launcher import Launcher, ProcessLost, RunningWorker
 from cluster.membership import Member, Membership
 from cluster.placements import NoPlaceError
@@ -52,6 +54,7 @@ class Controller:
         self._model_dir = model_dir
         self._launcher = launcher
         self._desired_file = desired_file
+        self._kept = KeptProcesses(launcher)
         self._running: dict[str, RunningWorker] = {}  # by incarnation
         self._retiring: dict[str, asyncio.Task[int]] = {}  # by incarnation
         self._tasks: asyncio.TaskGroup
@@ -108,7 +111,10 @@ class Controller:
         return await asyncio.shield(task)
 
     def set_role(self, name: str, role: RoleName, expected_epoch: int, timeout_s: float, reason: str = BY_HAND) -> None:
-        """Drains a worker, which comes back in this role. Raises as `Fleet.set_role`, or NothingGeneratesError."""
+        """Drains a worker, which goes on in this role with the model it has.
+
+        Raises as `Fleet.set_role`, or NothingGeneratesError.
+        """
         worker, desired = self.fleet.workers.get(name), self.fleet.desired
         if worker is not None and worker.role != role:
             self._check_generates({worker.role: desired[worker.role] - 1, role: desired[role] + 1})
@@ -124,7 +130,7 @@ class Controller:
         self._stopping = True
         self._changed.set()
         await self.proxy.stop()
-        await asyncio.gather(*(worker.stop() for worker in self._running.values()))
+        await asyncio.gather(*(worker.stop() for worker in (*self._running.values(), *self._kept.all)))
 
     async def list_workers(self) -> list[WorkerStatus]:
         workers = sorted(self.fleet.workers.values(), key=lambda w: (w.role, w.name))
@@ -141,7 +147,10 @@ class Controller:
     async def _reconcile(self) -> None:
         while not self._stopping:
             self._changed.clear()
-            for action in self.fleet.plan(monotonic()):
+            actions = self.fleet.plan(monotonic())
+            for worker in self._kept.drop_others(self.fleet.workers):
+                self._tasks.create_task(worker.stop())
+            for action in actions:
                 match action:
                     case Start():
                         self._launch(action)
@@ -160,7 +169,7 @@ class Controller:
         spec = self.spec.process(start.name, start.role, start.incarnation, self._model_dir, start.role_epoch)
         logger.info("%s starts as %s, restart %d", start.name, start.incarnation, start.num_restarts)
         try:
-            worker = self._launcher.launch(spec, start.num_restarts)
+            worker = self._kept.launch(spec, start.num_restarts)
         except NoPlaceError as error:
             if self.fleet.unplaced(start.name, start.incarnation, str(error), monotonic()):
                 logger.warning("%s waits for a machine: %s", start.name, error)
@@ -173,6 +182,7 @@ class Controller:
         try:
             async with asyncio.timeout(self.spec.start_timeout_s):
                 await worker.start()
+                await introduce(worker, [other for other in self._running.values() if other.addresses is not None])
         except TimeoutError:
             await worker.stop()
             self._ended(worker, f"it did not start within {self.spec.start_timeout_s:g} s")
@@ -190,7 +200,8 @@ class Controller:
         try:
             reason = await worker.watch()
         except ProcessLost as error:
-            await worker.stop()  # quick for a dead one; it may be ill instead
+            if not self._kept.holds(worker):
+                await worker.stop()  # quick for a dead one; it may be ill instead
             self._ended(worker, str(error))
             return
         logger.error("%s (%s) cannot go on: %s", spec.name, spec.incarnation, reason)
@@ -231,8 +242,16 @@ class Controller:
                     num_aborted = await worker.drain(timeout_s)
             except (ProcessLost, TimeoutError) as error:
                 logger.warning("%s did not drain: %s", retire.name, error)
-        await worker.stop()
+        await (self._kept.release(worker) if self._goes_on(worker) else worker.stop())
         return num_aborted
+
+    def _goes_on(self, worker: RunningWorker) -> bool:
+        """Whether its process will be that of the same name in its next role."""
+        known = self.fleet.workers.get(worker.spec.name)
+        if known is None or known.incarnation != worker.spec.incarnation or known.next_role is None:
+            return False
+        next_spec = self.spec.process(known.name, known.next_role, "", self._model_dir)
+        return known.comes_back and not self._stopping and worker.spec.can_become(next_spec)
 
     def _member(self, worker: FleetWorker) -> Member:
         running = self._running.get(worker.incarnation)

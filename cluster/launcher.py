@@ -5,11 +5,13 @@ Death is an event: `watch` ends when the process does, and nothing polls.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.membership import Addresses
 from cluster.spec import ProcessSpec, ProxySpec
+from kv_transfer.peer_address import PeerAddress
 from rpc import worker_pb2
 
 
@@ -66,6 +68,17 @@ class RunningWorker(Protocol):
         """Takes nothing new, waits for what runs; how many requests it aborted at the timeout. Raises ProcessLost."""
         ...
 
+    async def meet(self, peers: Sequence[PeerAddress]) -> None:
+        """Connects to workers that KV may soon come from, as far as they can be reached. Raises ProcessLost."""
+        ...
+
+    async def release(self) -> None:
+        """Ends the incarnation and keeps its process, with the model, for `Launcher.take_over`; `watch` ends.
+
+        Raises ProcessLost.
+        """
+        ...
+
     async def stop(self) -> None:
         """Ends it, gracefully for a few seconds, then not. Never raises."""
         ...
@@ -92,6 +105,10 @@ class Launcher(Protocol):
 
     def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
         """A process that does nothing yet: call `start`. Raises NoPlaceError."""
+        ...
+
+    def take_over(self, released: RunningWorker, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
+        """Another worker in the process of one that was released, which it is no more: call `start`."""
         ...
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:

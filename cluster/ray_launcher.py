@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -21,6 +22,7 @@ from cluster.placements import Placements
 from cluster.proxy_runner import ProxyRunner
 from cluster.spec import ProcessSpec, ProxySpec, RestartSpec
 from cluster.worker_actor import WorkerActor, WorkerIdentity
+from kv_transfer.peer_address import PeerAddress
 
 PROXY_ACTOR = "proxy"
 ADOPT_TIMEOUT_S = 5.0
@@ -35,8 +37,12 @@ T = TypeVar("T")
 class RayWorker:
     """A `RunningWorker` behind an actor's handle."""
 
-    def __init__(self, handle: Any, identity: WorkerIdentity, placements: Placements) -> None:
+    def __init__(
+        self, handle: Any, identity: WorkerIdentity, placements: Placements, *, takes_over: bool = False
+    ) -> None:
+        """`takes_over`: the actor was another worker's, which was released."""
         self._handle = handle
+        self._takes_over = takes_over
         self._identity = identity
         self._placements = placements
         placements.add(identity.spec, identity.node)
@@ -52,6 +58,8 @@ class RayWorker:
         return self._identity.num_restarts
 
     async def start(self) -> None:
+        if self._takes_over:
+            await answer(self._handle.become.remote(self.spec, self.num_restarts))
         self.addresses = await answer(self._handle.start.remote())
 
     async def describe(self) -> WorkerReport:
@@ -63,6 +71,18 @@ class RayWorker:
     async def drain(self, timeout_s: float) -> int:
         self.is_draining = True
         return await answer(self._handle.drain.remote(timeout_s))
+
+    async def meet(self, peers: Sequence[PeerAddress]) -> None:
+        await answer(self._handle.meet.remote(peers))
+
+    async def release(self) -> None:
+        await answer(self._handle.release.remote())
+
+    def become(self, spec: ProcessSpec, num_restarts: int) -> RayWorker:
+        """The next worker of this process, which the caller has released."""
+        self._placements.forget(self.spec.incarnation)
+        identity = replace(self._identity, spec=spec, num_restarts=num_restarts, addresses=None, is_draining=False)
+        return RayWorker(self._handle, identity, self._placements, takes_over=True)
 
     async def stop(self) -> None:
         await end(self._handle, STOP_TIMEOUT_S)
@@ -102,6 +122,11 @@ class RayLauncher:
         handle = actor.remote(spec, num_restarts, self._log_dir)
         identity = WorkerIdentity(spec, num_restarts, node.id, addresses=None, is_draining=False)
         return RayWorker(handle, identity, self._placements)
+
+    def take_over(self, released: RunningWorker, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
+        if not isinstance(released, RayWorker):
+            raise TypeError(f"{released} is none of this launcher's workers")
+        return released.become(spec, num_restarts)
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:
         here = only_on(own_node())  # the controller's: what it listens on is an address of that one

@@ -63,6 +63,13 @@ class WorkerSpec(BaseModel):
         """What it takes of its machine, by Ray's names."""
         return {GPU: 1.0, **self.placement.resources} if self.uses_gpu else dict(self.placement.resources)
 
+    def can_become(self, next_spec: ProcessSpec) -> bool:
+        """Whether the process of a worker with this spec could go on as the other: the same model at the same place."""
+        if not isinstance(next_spec, WorkerSpec):
+            return False
+        mine = (self.name, self.model_dir, self.engine.device, self.placement)
+        return mine == (next_spec.name, next_spec.model_dir, next_spec.engine.device, next_spec.placement)
+
     @property
     def uses_gpu(self) -> bool:
         return self.engine.device.startswith("cuda")
@@ -94,6 +101,9 @@ class PoolNodeSpec(BaseModel):
     logs: LogConfig = Field(default_factory=LogConfig)
     pool: PoolConfig
     placement: PlacementSpec = Field(default_factory=PlacementSpec)
+
+    def can_become(self, _next_spec: ProcessSpec) -> bool:
+        return False
 
     @property
     def holds(self) -> dict[str, float]:
@@ -148,6 +158,7 @@ class ClusterSpec(BaseModel):
     served_name: str | None = None  # as clients call it; None: the last part of `model`
     host: str = "127.0.0.1"  # the controller listens here, and workers: on other machines at their own address
     num_nodes: int = Field(1, ge=1, le=64)  # machines: nothing starts before so many are there
+    starts_proxy: bool = True  # False: proxies start elsewhere, with `python -m proxy --controller HOST:PORT`
     controller_port: int = Field(8002, ge=0, le=65535)  # 0: a free one, found at launch
     tls: Path | None = None  # folder that `pdserve certs` made, the same on every machine; None: all is plain
     pools: Pools = Field(default_factory=Pools)
@@ -158,7 +169,6 @@ class ClusterSpec(BaseModel):
     start_timeout_s: float = Field(300.0, gt=0)  # for one worker, its model loaded and its ports open
     drain_timeout_s: float = Field(30.0, ge=0)  # what runs may finish so long when a worker leaves
     restart: RestartSpec = Field(default_factory=RestartSpec)
-    starts_proxy: bool = True  # False: proxies start elsewhere, with `python -m proxy --controller HOST:PORT`
     stuck: StuckSpec = Field(default_factory=StuckSpec)
     logs: LogConfig = Field(default_factory=LogConfig)  # of every process, the proxy too, as the next one
     tracing: TracingConfig = Field(default_factory=TracingConfig)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -26,13 +27,16 @@ from cluster.request_stream import Identity, LoadReporter, StreamServer
 from cluster.spec import WorkerSpec
 from cluster.step_totals import StepTotals
 from cluster.token_request import RequestBuilder
+from cluster.warm_up import warm_up
 from cluster.worker_metrics import EngineMetrics
 from decode_worker.service import DecodeService
-from engine.build import build_engine
+from engine.build import build_engine, model_of
 from engine.engine import StepResult
 from engine.engine_thread import EngineThread
+from engine.model import Model
 from engine.record_log import RecordLog
 from engine.step_record import step_record
+from kv_transfer.peer_address import PeerAddress
 from prefill_worker.service import PrefillService
 from rpc import observe_pb2_grpc, peer_pb2_grpc, pool_pb2_grpc, worker_pb2, worker_pb2_grpc
 from security.address import join_host_port
@@ -69,8 +73,10 @@ class Parts:
 class Worker:
     """Maintains one engine and one role, from `start` to `stop`; another start is another incarnation."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, loaded: Model | None = None) -> None:
+        """`loaded`: the model that an earlier worker of this process left."""
         self.spec = spec
+        self._loaded = loaded
         self._admission = Admission(spec)
         self._started_at = monotonic()
         self._parts: Parts | None = None
@@ -80,10 +86,16 @@ class Worker:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> Addresses:
-        """Loads the model and opens the ports. Raises what `build_engine` does, and OSError for a port."""
+        """Loads the model, generates once, and opens the ports.
+
+        Raises what `build_engine` does, OSError for a port, and WarmUpError.
+        """
         spec = self.spec
         loop = asyncio.get_running_loop()
-        engine = EngineThread(await asyncio.to_thread(build_engine, Path(spec.model_dir), spec.engine))
+        built = await asyncio.to_thread(build_engine, Path(spec.model_dir), spec.engine, self._loaded)
+        self._loaded = None
+        await asyncio.to_thread(warm_up, built)
+        engine = EngineThread(built)
         engine.died.add_done_callback(lambda died: loop.call_soon_threadsafe(self._die, died.result()))
         labels = {"model_name": spec.model_name, "role": spec.role, "worker": spec.name}
         registry = CollectorRegistry()
@@ -151,6 +163,15 @@ class Worker:
         except TimeoutError:
             return self._give_up_all(f"the worker leaves, and the request did not end within {timeout_s:g} s")
         return 0
+
+    async def meet(self, peers: Sequence[PeerAddress]) -> None:
+        """Connects to prefill workers, so that the first hand-off need not; who cannot be reached is left for then."""
+        await self._started.kv.peers.meet(peers)
+
+    @property
+    def model(self) -> Model | None:
+        """The weights, for another worker of this process once this one has stopped."""
+        return None if self._parts is None else model_of(self._parts.engine.engine)
 
     async def wait_failed(self) -> str:
         """Returns when this incarnation cannot go on, with the reason."""

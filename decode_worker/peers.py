@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from decode_worker.grpc_peer import GrpcPeer
@@ -13,11 +14,14 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.handoff import Handoff, HandoffResult
 from kv_transfer.messages import FailureReason, HandoffError, PeerInfo, Ticket
 from kv_transfer.metrics import TransferMetrics
+from kv_transfer.peer_address import PeerAddress
 from kv_transfer.peer_link import PeerLink
 from kv_transfer.staging import StagingRing
 from kv_transfer.transfer_record import HandoffRecord
 from kv_transfer.transport import Transport
 from rpc import worker_pb2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +63,7 @@ class PeerDirectory:
         """Fills the request's blocks from the source. Raises HandoffError; `deadline` is on the loop's clock."""
         clock = asyncio.get_running_loop().time
         self._forget_idle(clock())
-        connection = self._connect(source)
+        connection = self._connect(PeerAddress(source.incarnation, source.address))
         connection.num_open += 1
         started_at = clock()
         outcome: HandoffResult | FailureReason = FailureReason.ABORTED
@@ -84,7 +88,25 @@ class PeerDirectory:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    def _connect(self, source: worker_pb2.KVSource) -> Connection:
+    async def meet(self, peers: Sequence[PeerAddress]) -> None:
+        """Shakes hands with peers that a hand-off may soon come from; each within the handshake's deadline.
+
+        A peer that does not answer is logged: its first hand-off tries again.
+        """
+        await asyncio.gather(*(self._meet(peer) for peer in peers))
+
+    async def _meet(self, peer: PeerAddress) -> None:
+        connection = self._connect(peer)
+        connection.num_open += 1  # so that nobody lets go of it meanwhile
+        try:
+            await connection.link.connect()
+        except HandoffError as error:
+            logger.warning("%s at %s could not be met: %s", peer.incarnation, peer.address, error)
+        finally:
+            connection.num_open -= 1
+            connection.used_at = asyncio.get_running_loop().time()
+
+    def _connect(self, source: PeerAddress) -> Connection:
         key = (source.incarnation, source.address)
         connection = self._connections.get(key)
         if connection is None:

@@ -5,6 +5,8 @@ Works on a flat batch: every token of every sequence is one row, and only attent
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -108,6 +110,12 @@ class Model:
             checkpoint.skip("lm_head.weight")
         self.head = Linear(self.embedding if config.tie_embeddings else checkpoint.tensor("lm_head.weight", *table))
         checkpoint.finish()
+
+    def with_attention(self, attention: Attention) -> Model:
+        """The same weights, not copied, under another attention."""
+        model = copy(self)
+        model.attention = attention
+        return model
 
     def hidden_states(
         self,

@@ -53,19 +53,27 @@ class TorchRunner:
 
 
 def load_torch_runner(
-    folder: Path, config: EngineConfig, grammars: Grammars | None = None, native_dir: Path | None = None
+    folder: Path,
+    config: EngineConfig,
+    grammars: Grammars | None = None,
+    native_dir: Path | None = None,
+    loaded: Model | None = None,
 ) -> TorchRunner:
     """The model in `folder` with an empty cache of `config.num_blocks`. Raises `UnsupportedModelError`.
 
     `grammars`: those of the engine whose requests it will sample. `native_dir` keeps compiled kernels; by default a
-    directory in the user's cache.
+    directory in the user's cache. `loaded`: of the same folder, and no longer in use; read again if it does not fit.
     """
     torch.set_num_threads(config.threads)
     model_config = ModelConfig.from_folder(folder)
     layout = kv_layout(model_config, config)
     native_dir = native_dir or Path.home() / ".cache" / "pdserve" / "native"
     attention = choose_attention(layout, model_config.num_heads, config.device, config.threads, native_dir)
-    model = Model(model_config, Checkpoint(folder, config.device, DTYPES[layout.dtype]), attention)
+    dtype = DTYPES[layout.dtype]
+    if loaded is not None and (loaded.device, loaded.embedding.dtype) == (config.device, dtype):
+        model = loaded.with_attention(attention)
+    else:
+        model = Model(model_config, Checkpoint(folder, config.device, dtype), attention)
     cache = KVCache(layout, config.num_blocks, config.device)
     return TorchRunner(model, cache, Sampler(grammars or Grammars(None)))
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cluster.launcher import ProcessLost, ProxyReport, RunningProxy, RunningWorker, WorkerReport
 from cluster.membership import Addresses
 from cluster.placements import NoPlaceError
 from cluster.spec import ProcessSpec, ProxySpec
+from kv_transfer.peer_address import PeerAddress
 from rpc import worker_pb2
 
 
 class InMemoryWorker:
     """Ready at once unless `start_error` is set; `num_running` requests end only by a drain's timeout."""
 
-    def __init__(self, spec: ProcessSpec, num_restarts: int, start_error: str | None) -> None:
+    def __init__(self, spec: ProcessSpec, num_restarts: int, start_error: str | None, process: int = 0) -> None:
+        self.process = process  # those that follow each other in one have the same number
+        self.met: list[PeerAddress] = []
+        self.release_error: str | None = None
         self.spec = spec
         self.num_restarts = num_restarts
         self.addresses: Addresses | None = None
@@ -25,6 +30,7 @@ class InMemoryWorker:
         self.load = worker_pb2.Load(num_blocks=100, num_free_blocks=75, admitting=True)
         self.describe_error: Exception | None = None
         self.is_alive = True
+        self.was_stopped = False
         self.drain_may_end = asyncio.Event()
         self.drain_may_end.set()
         self._start_error = start_error
@@ -53,7 +59,17 @@ class InMemoryWorker:
         await self.drain_may_end.wait()
         return self.num_running
 
+    async def meet(self, peers: Sequence[PeerAddress]) -> None:
+        self._check_alive()
+        self.met += peers
+
+    async def release(self) -> None:
+        if self.release_error is not None:
+            raise ProcessLost(self.release_error)
+        self.die("released")
+
     async def stop(self) -> None:
+        self.was_stopped = True
         self.die("stopped")
 
     def die(self, reason: str) -> None:
@@ -116,9 +132,11 @@ class InMemoryLauncher:
     def launch(self, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
         if spec.name in self.placeless:
             raise NoPlaceError(f"no machine for {spec.name}")
-        worker = InMemoryWorker(spec, num_restarts, self.start_errors.get(spec.name))
-        self.workers.append(worker)
-        return worker
+        return self._add(spec, num_restarts, len(self.workers))
+
+    def take_over(self, released: RunningWorker, spec: ProcessSpec, num_restarts: int) -> RunningWorker:
+        assert isinstance(released, InMemoryWorker)
+        return self._add(spec, num_restarts, released.process)
 
     async def launch_proxy(self, spec: ProxySpec) -> RunningProxy:
         if any(proxy.has_name for proxy in self.proxies):
@@ -134,6 +152,11 @@ class InMemoryLauncher:
 
     def newest(self, name: str) -> InMemoryWorker:
         return [worker for worker in self.workers if worker.spec.name == name][-1]
+
+    def _add(self, spec: ProcessSpec, num_restarts: int, process: int) -> InMemoryWorker:
+        worker = InMemoryWorker(spec, num_restarts, self.start_errors.get(spec.name), process)
+        self.workers.append(worker)
+        return worker
 
     @property
     def living(self) -> list[str]:

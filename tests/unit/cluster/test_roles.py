@@ -14,6 +14,7 @@ from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.fleet import RoleChangeError, WorkerState
+from cluster.spec import ClusterSpec
 from rpc import control_pb2, control_pb2_grpc, worker_pb2
 from tests.unit.cluster.in_memory_launcher import InMemoryLauncher
 from tests.unit.cluster.test_controller import all_ready, running, spec, until
@@ -49,6 +50,58 @@ async def test_a_worker_drains_and_comes_back_in_its_new_role(tmp_path: Path) ->
         assert member.incarnation not in {m.incarnation for m in before.members}
         told = launcher.newest("decode-1").spec
         assert (told.role, told.role_epoch) == ("prefill", 2)
+        first, second = (worker for worker in launcher.workers if worker.spec.name == "decode-1")
+        assert first.process == second.process
+        assert not first.was_stopped
+
+
+async def test_a_process_that_cannot_be_kept_is_ended_and_the_role_starts_in_another(tmp_path: Path) -> None:
+    launcher = InMemoryLauncher()
+    async with running(launcher, tmp_path, spec(decode=2)) as controller:
+        await until(controller, all_ready(3))
+        launcher.newest("decode-1").release_error = "it hangs"
+        controller.set_role("decode-1", "prefill", 1, 1.0)
+        await until(controller, lambda s: all_ready(3)(s) and any(m.role_epoch == 2 for m in s.members))
+        first, second = (worker for worker in launcher.workers if worker.spec.name == "decode-1")
+        assert first.process != second.process
+        assert first.was_stopped
+
+
+async def test_pools_at_different_places_share_no_process(tmp_path: Path) -> None:
+    pools = {"prefill": {"replicas": 1, "placement": {"labels": {"a": "b"}}}, "decode": {"replicas": 2}}
+    launcher, apart = InMemoryLauncher(), ClusterSpec.model_validate({"pools": pools})
+    async with running(launcher, tmp_path, apart) as controller:
+        await until(controller, all_ready(3))
+        controller.set_role("decode-1", "prefill", 1, 1.0)
+        await until(controller, lambda s: all_ready(3)(s) and any(m.role_epoch == 2 for m in s.members))
+        first, second = (worker for worker in launcher.workers if worker.spec.name == "decode-1")
+        assert first.process != second.process
+
+
+async def test_a_process_whose_worker_is_scaled_away_before_it_takes_its_new_role_is_ended(tmp_path: Path) -> None:
+    launcher = InMemoryLauncher()
+    async with running(launcher, tmp_path, spec(decode=2)) as controller:
+        await until(controller, all_ready(3))
+        leaving = launcher.newest("decode-1")
+        leaving.drain_may_end.clear()
+        controller.set_role("decode-1", "mixed", 1, 1.0)
+        controller.scale("mixed", 0)
+        leaving.drain_may_end.set()
+        await until(controller, all_ready(2))
+        assert leaving.was_stopped
+
+
+async def test_workers_that_exchange_kv_have_met_before_they_are_ready(tmp_path: Path) -> None:
+    launcher = InMemoryLauncher()
+    async with running(launcher, tmp_path) as controller:
+        await until(controller, all_ready(2))
+        controller.scale("prefill", 2)
+        controller.scale("decode", 2)
+        await until(controller, all_ready(4))
+        prefill = {w.spec.incarnation for w in launcher.workers if w.spec.role == "prefill"}
+        for worker in launcher.workers:
+            met = {peer.incarnation for peer in worker.met}
+            assert met == (prefill if worker.spec.role == "decode" else set())
 
 
 async def test_a_repeated_role_change_changes_nothing(tmp_path: Path) -> None:
