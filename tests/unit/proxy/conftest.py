@@ -36,6 +36,7 @@ from proxy.text.prompt import Prompt, TextPrompt
 from proxy.workers.worker_link import LinkTimes
 from rpc import control_pb2, worker_pb2
 from security.server_certificate import server_credentials
+from telemetry.tracer import Tracer
 from tests.unit.proxy.fake_worker import PATIENCE_S, FakeController, FakeWorker
 
 EOS = 256
@@ -78,11 +79,11 @@ def model(model_folder: Path) -> ServedModel:
 class Cluster:
     """A running proxy, its controller and its workers."""
 
-    def __init__(self, model: ServedModel, config: ProxyConfig, times: LinkTimes) -> None:
+    def __init__(self, model: ServedModel, config: ProxyConfig, times: LinkTimes, tracer: Tracer | None = None) -> None:
         self.controller = FakeController()
         self.workers: list[FakeWorker] = []
         self.pool_nodes: list[control_pb2.Member] = []
-        self._model, self._config, self._times = model, config, times
+        self._model, self._config, self._times, self._tracer = model, config, times, tracer
         self.proxy: Core
         self.server: ProxyServer | None = None  # with its fronts only where a test asks for them
         self.addresses: Addresses
@@ -101,7 +102,7 @@ class Cluster:
         self._running.push_async_callback(self.controller.stop)
         await self.controller.start()
         self.controller.publish(self.workers)
-        self.proxy = Core(self._config, self._model, self.controller.address, self._times)
+        self.proxy = Core(self._config, self._model, self.controller.address, self._times, tracer=self._tracer)
         if fronts:
             tls = server_credentials(self._config.tls_cert, self._config.tls_key)
             self.server = ProxyServer(self._config, self.proxy, KeyStore.open(self._config.keys_file), tls)
@@ -178,6 +179,7 @@ class Cluster:
         writes_back: bool = False,
         caller: Caller = NOBODY,
         slo: Slo = NO_SLO,
+        traceparent: str = "",
         **sampling: object,
     ) -> GenerationRequest:
         given = TextPrompt(prompt) if isinstance(prompt, str) else prompt
@@ -192,6 +194,7 @@ class Cluster:
             writes_back=writes_back,
             caller=caller,
             slo=slo,
+            traceparent=traceparent,
         )
 
     def metric(self, name: str, **labels: str) -> float:
@@ -230,12 +233,14 @@ async def make_cluster(model: ServedModel) -> AsyncIterator[MakeCluster]:
         *,
         fronts: bool = False,
         silent_s: float = 10.0,
+        tracer: Tracer | None = None,
         max_model_len: Mapping[str, int] = MappingProxyType({}),
         **settings: object,
     ) -> Cluster:
         usual = {"grpc_port": 0, "http_port": 0, "drain_timeout_s": 0.0, "local_prefill": "if_needed"}
         config = ProxyConfig.model_validate({**usual, **settings})
-        cluster = Cluster(model, config, LinkTimes(silent_s=silent_s, ping_s=silent_s / 5, first_backoff_s=0.01))
+        times = LinkTimes(silent_s=silent_s, ping_s=silent_s / 5, first_backoff_s=0.01)
+        cluster = Cluster(model, config, times, tracer)
         started.append(cluster)
         await cluster.start(prefill, decode, mixed, fronts=fronts, max_model_len=max_model_len)
         return cluster

@@ -24,6 +24,7 @@ from kv_transfer.transfer_record import HandoffRecord
 from prefill_worker.peer_service import PeerService
 from prefill_worker.service import PrefillService
 from rpc import peer_pb2_grpc, worker_pb2
+from telemetry.tracer import Tracer
 from tests.engine_config import engine_config
 from tests.unit.workers.pool_ends import PoolEnd, Pools
 from tests.unit.workers.side import Side
@@ -93,14 +94,14 @@ class FakeStream:
 class PrefillEnd:
     """A prefill worker that serves peers on a port of its own, or on a given one."""
 
-    def __init__(self, incarnation: str, side: Side, pool: PoolClient) -> None:
+    def __init__(self, incarnation: str, side: Side, pool: PoolClient, tracer: Tracer | None = None) -> None:
         self.side = side
         self.pool = pool
         self.stream = FakeStream()
         local_peer = LocalPeer(self.side.info, self.side.leases, self.side.engine)
         metrics = TransferMetrics(self.side.registry, LABELS)
         self.service = PrefillService(
-            self.side.engine, self.side.leases, RequestBuilder(), _admits, pool=pool, metrics=metrics
+            self.side.engine, self.side.leases, RequestBuilder(), _admits, pool, metrics, tracer
         )
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         layout = self.side.engine.engine.cache.layout
@@ -134,10 +135,12 @@ class Pair:
         config: TransferConfig | None = None,
         model_dir: Path | None = None,
         open_peer: Callable[[str], GrpcPeer] = GrpcPeer,
+        tracer: Tracer | None = None,
     ) -> None:
         """Both serve the fake model, or the one in `model_dir`."""
         self.model_dir = model_dir
         self._open_peer = open_peer
+        self._tracer = tracer
         self.engine_config = engine or engine_config(block_size=4, num_blocks=64, prefill_chunk_size=8)
         self.config = config or TransferConfig(
             staging_slots=4, staging_slot_bytes=256, max_quarantined_slots=3
@@ -164,7 +167,7 @@ class Pair:
             open_peer=self._open_peer,
         )
         self.decode = DecodeService(
-            self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics, self.pool
+            self.d.engine, self.peers, self.config, RequestBuilder(), _admits, self.metrics, self.pool, self._tracer
         )
         self.d.engine.start()
         return self
@@ -182,7 +185,7 @@ class Pair:
     async def start_prefill_end(self, incarnation: str, port: int = 0) -> PrefillEnd:
         """One more P. The last one started is the one that `start` and its like speak to."""
         side = self._side(incarnation)
-        end = PrefillEnd(incarnation, side, self.pools.client(side))
+        end = PrefillEnd(incarnation, side, self.pools.client(side), self._tracer)
         await end.start(port)
         self.ends.append(end)
         self.use(end)
