@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +14,7 @@ from bench.scaling.arrivals import Lengths, Phase, azure_lengths
 from bench.scaling.picture import draw
 from bench.scaling.report import HEADINGS, markdown, rows, said
 from bench.scaling.run import Goal, Outcome, run
+from bench.scaling.verdict import shift_faults, step_faults
 from deploy.config import DEFAULT_FILE
 from deploy.errors import CommandError
 from engine.fake_runner import FakeModel
@@ -27,7 +28,6 @@ SHIFT_GOAL = Goal(ttft_s=2.5, tpot_s=0.1)
 SHIFT_MODEL = FakeModel(seconds_per_step=0.06, seconds_per_token=0.0005)
 SHIFT_PER_S = 3.5
 AZURE_DIVISOR = 4  # of the trace's lengths
-WANTED = 0.9  # share of requests within the targets, the autoscaler's own default
 
 
 def load_step(phase_s: float, seed: int, output: Path | None) -> None:
@@ -47,7 +47,7 @@ def load_step(phase_s: float, seed: int, output: Path | None) -> None:
         f"Requests of {STEP_LENGTHS[0].prompt_tokens} + {STEP_LENGTHS[0].generated_tokens} tokens arrive at random, "
         f"{STEP_PER_S:g} per second, {STEP_PER_S * STEP_UP:.1f}, and {STEP_PER_S:g} again, {phase_s:g} s each."
     )
-    _finish("A step of the load, up and down", text, [outcome], list(_step_faults(outcome)), output, "autoscale.svg")
+    _finish("A step of the load, up and down", text, [outcome], list(step_faults(outcome)), output, "autoscale.svg")
 
 
 def shift(before_s: float, after_s: float, seed: int, output: Path | None) -> None:
@@ -70,7 +70,7 @@ def shift(before_s: float, after_s: float, seed: int, output: Path | None) -> No
         f"{SHIFT_PER_S:g} requests per second, first with the lengths of Azure's conversation trace, then with those "
         f"of its code trace, all divided by {AZURE_DIVISOR}, on four workers: one prefill, three decode at the start."
     )
-    faults = list(_shift_faults(*outcomes))
+    faults = list(shift_faults(*outcomes))
     _finish("A shift of the mix, from chat to prompts", text, outcomes, faults, output, "shift.svg")
 
 
@@ -102,44 +102,6 @@ def _run(
     for line in said(outcome):
         console.print(line, markup=False, soft_wrap=True)
     return outcome
-
-
-def _step_faults(outcome: Outcome) -> Iterator[str]:
-    before, up, down = outcome.phases
-    yield from _failures(outcome)
-    for phase, direction in ((before, 0), (up, 1), (down, -1)):
-        begin_s = outcome.begin_of(phase)
-        changes = [c for c in outcome.changes if begin_s <= c.at_s < begin_s + phase.seconds]
-        for role in ("prefill", "decode"):
-            own = [change for change in changes if change.role == role]
-            if len(own) > 1:
-                yield f"{phase.name}: {role} was changed {len(own)} times"
-            if any((change.after > change.before) - (change.after < change.before) != direction for change in own):
-                yield f"{phase.name}: {role} went from {own[0].before} to {own[-1].after}"
-        yield from _not_recovered(outcome, phase)
-    if not any(change.at_s >= outcome.begin_of(up) for change in outcome.changes):
-        yield "no pool was changed"
-
-
-def _shift_faults(with_change: Outcome, without: Outcome) -> Iterator[str]:
-    yield from _failures(with_change)
-    yield from _failures(without)
-    for phase in with_change.phases:
-        yield from _not_recovered(with_change, phase)
-    last = without.phases[-1]
-    if without.attained(without.of_phase(last, after_s=last.seconds / 2)) >= WANTED:
-        yield f"{last.name}: the targets are met without role change, too, so that it proves nothing"
-
-
-def _failures(outcome: Outcome) -> Iterator[str]:
-    if outcome.failed:
-        yield f"{outcome.name}: {len(outcome.failed)} requests failed, the first with {outcome.failed[0].error}"
-
-
-def _not_recovered(outcome: Outcome, phase: Phase) -> Iterator[str]:
-    share = outcome.attained(outcome.of_phase(phase, after_s=phase.seconds / 2))
-    if share < WANTED:
-        yield f"{phase.name}: only {share:.0%} were within both targets in its second half"
 
 
 def _finish(
