@@ -34,7 +34,7 @@ PACE = FakeModel(seconds_per_step=0.01, seconds_per_token=0.01)  # 32 streams: a
 SETTINGS = {
     "cluster.pools.prefill.replicas": 1,
     "cluster.pools.decode.replicas": 2,
-    "cluster.engine.num_blocks": 128,
+    "cluster.engine.num_blocks": 72,
     "cluster.engine.scheduling.max_num_seqs": 32,
     "cluster.drain_timeout_s": 5,
     "proxy.local_prefill": "if_needed",
