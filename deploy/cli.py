@@ -215,6 +215,16 @@ def role(
 app.command("doctor")(people_cli.doctor)
 app.command("plan")(people_cli.plan)
 app.command("top")(people_cli.top)
+
+
+@app.command()
+def replace(name: Name = "default") -> None:
+    """Replace every worker by a new one, one after the other, while it serves. Needs room for one more of each role."""
+    from deploy.commands.replace import run
+
+    run(name)
+
+
 app.command("trace")(recording_cli.trace)
 app.command("timeline")(recording_cli.timeline)
 app.add_typer(trial_cli.bench, name="bench")

@@ -14,6 +14,7 @@ from rpc.worker_pb2 import PROTOCOL_VERSION
 from security.channel_tls import ChannelTls
 
 CALL_TIMEOUT_S = 10.0
+DRAIN_TIMEOUT_S = 300.0
 REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND)
 
 
@@ -65,6 +66,12 @@ class ControlClient:
         request = control_pb2.SetRoleRequest(worker=worker, role=role, expected_epoch=expected_epoch)  # type: ignore[arg-type]
         with self._errors():
             return int(self._control.SetRole(request, timeout=CALL_TIMEOUT_S).role_epoch)
+
+    def drain(self, worker: str) -> int:
+        """Returns when it has left, another one in its place; how many requests it gave up. Raises as `scale`."""
+        with self._errors():
+            request = control_pb2.DrainRequest(worker=worker)
+            return int(self._control.Drain(request, timeout=DRAIN_TIMEOUT_S).num_aborted)
 
     def shut_down(self, timeout_s: float) -> None:
         with self._errors():

@@ -25,7 +25,7 @@ def run(name: str, sizes: list[str]) -> None:
         for role, count in growth_first(wanted):
             previous = client.scale(ROLES[role], count)
             console.print(f"{role}: {previous} → {count}")
-        _wait(client, wanted)
+        wait_for(client, wanted)
 
 
 def parse_sizes(sizes: Iterable[str]) -> dict[RoleName, int]:
@@ -45,8 +45,8 @@ def growth_first(wanted: Mapping[RoleName, int]) -> list[tuple[RoleName, int]]:
     return sorted(wanted.items(), key=lambda size: size[1] == 0)
 
 
-def _wait(client: ControlClient, wanted: Mapping[RoleName, int]) -> None:
-    """Until each pool has its size and nobody leaves any more."""
+def wait_for(client: ControlClient, wanted: Mapping[RoleName, int]) -> None:
+    """Until each pool has its size and nobody leaves any more. Raises CommandError."""
     for _ in client.changes(TIMEOUT_S):
         workers = [worker_part(info) for info in client.list_workers().workers]
         for worker in workers:
