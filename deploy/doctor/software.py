@@ -106,7 +106,7 @@ def nixl(tcp: Tried, one_machine: Tried) -> list[Finding]:
     findings = []
     for what, tried in (("tcp", tcp), ("one machine", one_machine)):
         if tried.said is not None:
-            findings.append(fine(f"NIXL, {what}", f"{tried.said['gb_s']:.2f} GB/s"))
+            findings.append(fine(f"NIXL, {what}", f"{tried.said['blocks']} blocks read, as they were written"))
         elif tcp.said is None:
             findings.append(error(f"NIXL, {what}", tried.failure, f"{INSTALL}; or {fix}"))
         else:
