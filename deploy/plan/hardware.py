@@ -46,7 +46,7 @@ class Hardware:
 HARDWARE = {
     hardware.name: hardware
     for hardware in (
-        # One thread of a server core from about 2023, with the default model; the link is shared memory (docs/kv.md).
+        # Fitted to the default model's step in docs/scheduling.md: 20 ms alone, 250 ms with a chunk of 256.
         Hardware("cpu-core", "cpu", "float32", 3, 0.3, 30, 2, compute_share=0.7, memory_share=0.9),
         Hardware("l4", "cuda", "bfloat16", 24, 121, 300, 5),
         Hardware("l40s", "cuda", "bfloat16", 48, 362, 864, 10),
