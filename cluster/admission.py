@@ -6,7 +6,8 @@ Draining and failing end it for good, a stuck engine for as long as it is stuck.
 from __future__ import annotations
 
 from cluster.request_stream import Identity
-from cluster.spec import ROLES, WorkerSpec
+from cluster.roles import ROLES
+from cluster.worker_spec import WorkerSpec
 from engine.block_hash import HashContext
 from rpc import worker_pb2
 

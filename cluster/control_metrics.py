@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from cluster.controller import Controller
 from cluster.fleet import WorkerState
+from cluster.roles import RoleName
 from cluster.scale_events import ScaleEvent
-from cluster.spec import RoleName
 from security.address import join_host_port
 
 

@@ -19,7 +19,7 @@ from cluster.controller import Controller, NothingGeneratesError
 from cluster.fleet import RoleChangeError, UnknownWorkerError, WorkerState
 from cluster.membership import Member, Snapshot
 from cluster.pool_load import pool_load
-from cluster.spec import ROLE_NAMES, ROLES
+from cluster.roles import ROLE_NAMES, ROLES
 from cluster.worker_status import WorkerStatus
 from rpc import control_pb2, control_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION

@@ -21,8 +21,9 @@ from cluster.launcher import Launcher, ProcessLost, RunningWorker
 from cluster.membership import Member, Membership
 from cluster.placements import NoPlaceError
 from cluster.proxy_keeper import ProxyKeeper
+from cluster.roles import RoleName, can_generate
 from cluster.scale_events import BY_HAND, ScaleEvents
-from cluster.spec import ClusterSpec, ProxySpec, RoleName, can_generate
+from cluster.spec import ClusterSpec, ProxySpec
 from cluster.worker_status import WorkerStatus, report_of
 
 DRAIN_MARGIN_S = 10.0  # for a drain's own answer

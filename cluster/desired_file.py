@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from cluster.spec import ROLES, RoleName
+from cluster.roles import ROLES, RoleName
 
 
 class DesiredFile:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from cluster.backoff import Backoff
-from cluster.spec import RestartSpec, RoleName
+from cluster.roles import RoleName
+from cluster.spec import RestartSpec
 
 PLACE_RETRY_S = 1.0
 
@@ -33,7 +34,7 @@ class FleetWorker:
     state: WorkerState
     started_at: float
     backoff: Backoff
-    num_restarts: int = 0
+    num_restarts: int = 0  # after a death, so that a change of its role is none
     failed_starts: int = 0  # in a row
     retry_at: float = 0.0
     last_error: str = ""
@@ -172,6 +173,7 @@ class Fleet:
         else:
             worker.state = WorkerState.WAITING
             worker.retry_at = now + worker.backoff.delay_s
+            worker.num_restarts += 1
 
     def unplaced(self, name: str, incarnation: str, error: str, now: float) -> bool:
         """No machine had room for this start, which counts for nothing and is tried again; whether that is news."""
@@ -180,7 +182,6 @@ class Fleet:
             return False
         is_news, worker.last_error = worker.last_error != error, error
         worker.state, worker.retry_at = WorkerState.WAITING, now + PLACE_RETRY_S
-        worker.num_restarts = max(0, worker.num_restarts - 1)
         return is_news
 
     def is_leaving(self, name: str, incarnation: str) -> bool:
@@ -222,7 +223,6 @@ class Fleet:
             if worker.state is WorkerState.WAITING and worker.retry_at <= now:
                 worker.state, worker.started_at = WorkerState.STARTING, now
                 worker.incarnation = self.new_incarnation()
-                worker.num_restarts += 1
                 actions.append(Start(worker.name, role, worker.incarnation, worker.num_restarts, worker.role_epoch))
         return actions
 

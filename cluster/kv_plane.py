@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from cluster.grpc_pool import GrpcPoolNode
 from cluster.observe_service import Record
 from cluster.offer_service import OfferService
-from cluster.spec import WorkerSpec
+from cluster.worker_spec import WorkerSpec
 from decode_worker.grpc_peer import GrpcPeer
 from decode_worker.peers import PeerDirectory
 from engine.engine import Engine

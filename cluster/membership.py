@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from cluster.fleet import WorkerState
-from cluster.spec import RoleName
+from cluster.roles import RoleName
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from cluster.spec import ROLES, WorkerSpec
+from cluster.roles import ROLES
+from cluster.worker_spec import WorkerSpec
 from engine.record_log import RecordLog
 from engine.step_record import StepRecord
 from kv_transfer.handoff import HandoffResult

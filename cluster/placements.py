@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cluster.spec import ProcessSpec, RoleName
+from cluster.roles import RoleName
+from cluster.spec import ProcessSpec
 
 PARTNERS: dict[RoleName, RoleName] = {"prefill": "decode", "decode": "prefill"}
 

@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from cluster.grpc_source import GrpcOfferingWorker
 from cluster.membership import Addresses
 from cluster.pool_metrics import PoolMetrics
+from cluster.pool_node_spec import PoolNodeSpec
 from cluster.pool_service import PoolService
-from cluster.spec import PoolNodeSpec
 from cluster.worker import SERVER_OPTIONS
 from engine.kv_cache import KVCache, KVLayout
 from engine.kv_identity import KVIdentity

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from cluster.spec import RoleName
+from cluster.roles import RoleName
 
 BY_HAND = "operator"
 MIX = "mix"

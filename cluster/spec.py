@@ -7,112 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cluster.autoscale.spec import AutoscaleSpec
 from cluster.kv_pool_spec import KVPoolSpec
-from cluster.placement_spec import GPU, PlacementSpec
+from cluster.pool_node_spec import PoolNodeSpec
+from cluster.pools_spec import Pools, laid_over
+from cluster.roles import ROLE_NAMES, RoleName, can_generate
 from cluster.stuck_spec import StuckSpec
+from cluster.worker_spec import WorkerSpec
 from engine.config import EngineConfig
 from kv_transfer.config import TransferConfig
-from kv_transfer.pool_config import PoolConfig
-from rpc import worker_pb2
 from security.address import is_loopback
 from telemetry.config import LogConfig, TracingConfig
-
-WorkerRole = Literal["prefill", "decode", "mixed"]
-RoleName = Literal["prefill", "decode", "mixed", "pool"]  # a pool node is started and watched as workers are
-ROLE_NAMES: tuple[WorkerRole, ...] = ("prefill", "decode", "mixed")
-ROLES: dict[RoleName, worker_pb2.Role] = {
-    "prefill": worker_pb2.ROLE_PREFILL,
-    "decode": worker_pb2.ROLE_DECODE,
-    "mixed": worker_pb2.ROLE_MIXED,
-    "pool": worker_pb2.ROLE_POOL,
-}
-
-
-def can_generate(replicas: Mapping[RoleName, int]) -> bool:
-    """Whether a cluster of these pools could answer anybody."""
-    return replicas["decode"] + replicas["mixed"] > 0
-
-
-class WorkerSpec(BaseModel):
-    """One start of one worker. `name` is stable, as in `decode-0`; `incarnation` is new with each start."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    name: str
-    role: WorkerRole
-    role_epoch: int = 1  # grows with each change of the role that this name has
-    incarnation: str
-    model_dir: str
-    model_name: str  # as clients call it
-    host: str  # its servers bind here, on ports the system picks, and peers reach it here
-    tls: Path | None = None  # folder of the cluster's certificates; None: all is plain
-    engine: EngineConfig = Field(default_factory=EngineConfig)
-    kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
-    stuck: StuckSpec = Field(default_factory=StuckSpec)
-    tracing: TracingConfig = Field(default_factory=TracingConfig)
-    logs: LogConfig = Field(default_factory=LogConfig)
-    placement: PlacementSpec = Field(default_factory=PlacementSpec)
-
-    @property
-    def holds(self) -> dict[str, float]:
-        """What it takes of its machine, by Ray's names."""
-        return {GPU: 1.0, **self.placement.resources} if self.uses_gpu else dict(self.placement.resources)
-
-    def can_become(self, next_spec: ProcessSpec) -> bool:
-        """Whether the process of a worker with this spec could go on as the other: the same model at the same place."""
-        if not isinstance(next_spec, WorkerSpec):
-            return False
-        mine = (self.name, self.model_dir, self.engine.device, self.placement)
-        return mine == (next_spec.name, next_spec.model_dir, next_spec.engine.device, next_spec.placement)
-
-    @property
-    def uses_gpu(self) -> bool:
-        return self.engine.device.startswith("cuda")
-
-    @property
-    def pairs_on_node(self) -> bool:
-        """Whether it is better placed beside a worker that it hands KV to, or takes it from."""
-        if self.placement.affinity != "auto":
-            return self.placement.affinity == "pair"
-        transports = self.kv_transfer.transports
-        return self.uses_gpu and (transports == "auto" or "nccl" in transports)
-
-
-class PoolNodeSpec(BaseModel):
-    """One start of one node of the KV pool, which is empty then."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    name: str
-    role: Literal["pool"] = "pool"
-    role_epoch: Literal[1] = 1
-    incarnation: str
-    model_dir: str
-    model_name: str
-    host: str
-    tls: Path | None = None
-    engine: EngineConfig = Field(default_factory=EngineConfig)  # of the workers whose blocks it keeps
-    kv_transfer: TransferConfig = Field(default_factory=TransferConfig)
-    logs: LogConfig = Field(default_factory=LogConfig)
-    pool: PoolConfig
-    placement: PlacementSpec = Field(default_factory=PlacementSpec)
-
-    def can_become(self, _next_spec: ProcessSpec) -> bool:
-        return False
-
-    @property
-    def holds(self) -> dict[str, float]:
-        return dict(self.placement.resources)
-
-    @property
-    def pairs_on_node(self) -> bool:
-        return False
-
 
 ProcessSpec = WorkerSpec | PoolNodeSpec
 
@@ -126,27 +34,6 @@ class RestartSpec(BaseModel):
     longest_delay_s: float = Field(30.0, ge=0)
     stable_after_s: float = Field(60.0, ge=0)  # a life this long is no early death
     max_failed_starts: int = Field(3, ge=1)  # in a row; then the worker is given up, its error kept
-
-
-class PoolSpec(BaseModel):
-    """The workers of one role. `engine` is whole: the cluster's settings with the pool's own laid over them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    replicas: int = Field(0, ge=0, le=64)
-    engine: EngineConfig = Field(default_factory=EngineConfig)
-    placement: PlacementSpec = Field(default_factory=PlacementSpec)
-
-
-class Pools(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    prefill: PoolSpec = Field(default_factory=PoolSpec)
-    decode: PoolSpec = Field(default_factory=PoolSpec)
-    mixed: PoolSpec = Field(default_factory=PoolSpec)
-
-    def of(self, role: WorkerRole) -> PoolSpec:
-        return {"prefill": self.prefill, "decode": self.decode, "mixed": self.mixed}[role]
 
 
 class ClusterSpec(BaseModel):
@@ -180,7 +67,7 @@ class ClusterSpec(BaseModel):
         if not isinstance(data, Mapping) or not isinstance(data.get("pools", {}), Mapping):
             return data
         pools = {**{role: {} for role in ROLE_NAMES}, **data.get("pools", {})}
-        return {**data, "pools": {name: _laid_over(data.get("engine", {}), pool) for name, pool in pools.items()}}
+        return {**data, "pools": {name: laid_over(data.get("engine", {}), pool) for name, pool in pools.items()}}
 
     @model_validator(mode="after")
     def _can_serve(self) -> ClusterSpec:
@@ -262,18 +149,6 @@ class ProxySpec(BaseModel):
     http_address: str
     logs: LogConfig = Field(default_factory=LogConfig)  # of the process that keeps it running
     stop_timeout_s: float = Field(35.0, gt=0)  # from SIGTERM to SIGKILL; beyond the proxy's own drain
-
-
-def _laid_over(engine: object, pool: object) -> object:
-    if not isinstance(engine, Mapping) or not isinstance(pool, Mapping):
-        return pool  # wrong types: validation names them
-    own = pool.get("engine", {})
-    if not isinstance(own, Mapping):
-        return pool
-    laid = {**engine, **own}
-    if isinstance(engine.get("scheduling"), Mapping) and isinstance(own.get("scheduling"), Mapping):
-        laid["scheduling"] = {**engine["scheduling"], **own["scheduling"]}
-    return {**pool, "engine": laid}
 
 
 class ControllerSettings(BaseModel):

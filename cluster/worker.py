@@ -24,11 +24,11 @@ from cluster.kv_plane import KVPlane
 from cluster.membership import Addresses
 from cluster.observe_service import ObserveService, Record
 from cluster.request_stream import Identity, LoadReporter, StreamServer
-from cluster.spec import WorkerSpec
 from cluster.step_totals import StepTotals
 from cluster.token_request import RequestBuilder
 from cluster.warm_up import warm_up
 from cluster.worker_metrics import EngineMetrics
+from cluster.worker_spec import WorkerSpec
 from decode_worker.service import DecodeService
 from engine.build import build_engine, model_of
 from engine.engine import StepResult

@@ -17,7 +17,8 @@ from cluster.actor_process import log_file, log_to
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses
 from cluster.nodes import listening_address, own_node
-from cluster.spec import PoolNodeSpec, ProcessSpec
+from cluster.pool_node_spec import PoolNodeSpec
+from cluster.spec import ProcessSpec
 from kv_transfer.peer_address import PeerAddress
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cluster.spec import ROLE_NAMES, ClusterSpec
+from cluster.roles import ROLE_NAMES
+from cluster.spec import ClusterSpec
 from deploy.errors import CommandError
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.spec import ROLE_NAMES, ClusterSpec
+from cluster.roles import ROLE_NAMES
+from cluster.spec import ClusterSpec
 from deploy.errors import CommandError
 
 

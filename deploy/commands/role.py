@@ -6,7 +6,7 @@ import os
 
 from rich.console import Console
 
-from cluster.spec import ROLES, RoleName
+from cluster.roles import ROLES, RoleName
 from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import default_store
 from deploy.commands.scale import TIMEOUT_S

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from cluster.spec import RoleName
+from cluster.roles import RoleName
 from deploy.cluster_access import ClusterAccess
 from deploy.cluster_state import ClusterState, default_store
 from deploy.config import DEFAULT_FILE, load, parse_setting

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from cluster.spec import ROLE_NAMES, ClusterSpec
+from cluster.roles import ROLE_NAMES
+from cluster.spec import ClusterSpec
 from deploy.plan.model_size import ModelSize
 from engine.model_config import ModelConfig
 

@@ -25,7 +25,7 @@ import httpx
 
 import proxy.__main__
 from bench.metric_sum import metric_sum
-from cluster.spec import ROLES, RoleName
+from cluster.roles import ROLES, RoleName
 from deploy.ports import free_ports
 from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from security.address import join_host_port

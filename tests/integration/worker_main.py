@@ -13,9 +13,10 @@ import sys
 import threading
 from dataclasses import asdict
 
+from cluster.pool_node_spec import PoolNodeSpec
 from cluster.pool_process import PoolNodeProcess
-from cluster.spec import PoolNodeSpec, WorkerSpec
 from cluster.worker import Worker
+from cluster.worker_spec import WorkerSpec
 from engine.engine_thread import EngineThread
 from tests.integration.fork_server import Say
 

@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 
 from cluster.fleet import Fleet, Retire, Start, UnknownWorkerError, WorkerState
-from cluster.spec import RestartSpec, RoleName
+from cluster.roles import RoleName
+from cluster.spec import RestartSpec
 
 RESTART = RestartSpec(first_delay_s=1.0, longest_delay_s=4.0, stable_after_s=60.0, max_failed_starts=3)
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from cluster.placements import Node, NoPlaceError, Placements
-from cluster.spec import ClusterSpec, ProcessSpec, WorkerRole
+from cluster.roles import WorkerRole
+from cluster.spec import ClusterSpec, ProcessSpec
 
 THREE = [Node("a", "10.0.0.1"), Node("b", "10.0.0.2"), Node("c", "10.0.0.3")]
 GPUS = [Node("a", "10.0.0.1", resources={"GPU": 2.0}), Node("b", "10.0.0.2", resources={"GPU": 2.0})]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.fake_model import write_fake_model
+from cluster.pool_node_spec import PoolNodeSpec
 from cluster.pool_process import PoolNodeProcess
-from cluster.spec import PoolNodeSpec
 from engine.model_config import UnsupportedModelError
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.spec import ROLE_NAMES, PoolNodeSpec
+from cluster.pool_node_spec import PoolNodeSpec
+from cluster.roles import ROLE_NAMES
 from deploy.cluster_ports import with_ports
 from deploy.config import DEFAULT_FILE, ConfigError, load, parse_setting
 

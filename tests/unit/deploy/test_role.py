@@ -10,7 +10,7 @@ import pytest
 from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
-from cluster.spec import RoleName
+from cluster.roles import RoleName
 from deploy.cli import Role
 from deploy.commands.role import change_role
 from deploy.control_client import ControlClient
@@ -75,6 +75,6 @@ async def test_a_worker_that_does_not_start_in_its_new_role_is_told_with_its_err
 
 
 def test_the_command_line_names_the_roles_that_a_worker_can_have() -> None:
-    from cluster.spec import ROLE_NAMES
+    from cluster.roles import ROLE_NAMES
 
     assert [role.value for role in Role] == list(ROLE_NAMES)

@@ -10,7 +10,7 @@ from time import monotonic, time
 import grpc
 
 from cluster.observe_service import RECORDS_PER_MESSAGE, ObserveService, Record
-from cluster.spec import WorkerSpec
+from cluster.worker_spec import WorkerSpec
 from engine.block_pool import BlockCounts
 from engine.record_log import RecordLog
 from engine.step_record import Admission, Chunk, Ending, StepRecord
