@@ -222,7 +222,8 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetRole(self, request, context):
-        """Drains one worker and starts it again in another role, under its name, with the next role epoch; both pools'
+        """Drains one worker, which goes on in another role under its name, a new incarnation with the next role epoch: in the
+        same process where model, device and place stay as they are, else in another. No restart is counted; both pools'
         desired sizes follow. Returns once that is decided; ListWorkers shows how far it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

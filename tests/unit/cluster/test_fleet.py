@@ -161,6 +161,17 @@ def test_a_drained_worker_has_another_started_in_its_place() -> None:
     assert a_fleet.plan(0.0) == [Start("decode-1", "decode", "i2", 0)]
 
 
+def test_a_change_of_role_and_a_wait_for_a_machine_are_no_restarts() -> None:
+    a_fleet = ready_fleet(decode=2)
+    a_fleet.set_role("decode-1", "prefill", 1)
+    a_fleet.ended("decode-1", "i2", "left", now=5.0)
+    assert a_fleet.plan(5.0) == [Start("decode-1", "prefill", "i3", 0, 2)]
+    a_fleet.unplaced("decode-1", "i3", "no machine", now=5.0)
+    assert a_fleet.plan(6.0) == [Start("decode-1", "prefill", "i4", 0, 2)]
+    a_fleet.ended("decode-1", "i4", "killed", now=7.0)
+    assert a_fleet.workers["decode-1"].num_restarts == 1
+
+
 def test_draining_nobody_is_an_error() -> None:
     with pytest.raises(UnknownWorkerError):
         fleet().drain("decode-9")

@@ -53,6 +53,7 @@ async def test_a_worker_drains_and_comes_back_in_its_new_role(tmp_path: Path) ->
         first, second = (worker for worker in launcher.workers if worker.spec.name == "decode-1")
         assert first.process == second.process
         assert not first.was_stopped
+        assert second.num_restarts == 0
 
 
 async def test_a_process_that_cannot_be_kept_is_ended_and_the_role_starts_in_another(tmp_path: Path) -> None:
