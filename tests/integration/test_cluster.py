@@ -266,7 +266,7 @@ def test_scaling_up_gives_workers_that_serve_and_scaling_down_lets_them_finish_w
         assert cluster.shell.run("scale", "prefill=1", "decode=1").returncode == 0
         assert [future.result()[0] for future in running] == [expected_text(PROMPT, LONG)] * 4
     log = cluster.shell.run("logs", "proxy", "-n", "100").stdout
-    ended = [line for line in log.splitlines() if ": ok priority=" in line]
+    ended = [line for line in log.splitlines() if " outcome=ok " in line]
     assert len(ended) >= 4
     assert all("attempts=1 " in line for line in ended[-4:])
     assert set(cluster.workers()) == {"prefill-0", "decode-0"}
@@ -464,6 +464,7 @@ def test_a_second_ctrl_c_does_not_wait_for_what_runs(shell: Shell, tmp_path: Pat
     assert_nothing_left(shell.store, state, processes)
 
 
+@pytest.mark.long
 def test_down_ends_what_a_killed_ray_head_left(shell: Shell, model: Path) -> None:
     done = shell.run(*shell.up_arguments(model), *ALONE, "--name", "headless", "--detach")
     assert done.returncode == 0, done.stderr

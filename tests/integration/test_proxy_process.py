@@ -132,7 +132,7 @@ async def test_a_port_that_is_taken_is_named(launch: Launch, option: str) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = await launch(option, str(port))
-        await line_with(process, f"cannot listen on 127.0.0.1:{port}")
+        await line_with(process, rf"cannot listen on 127.0.0.1:{port}.*\(proxy.{option[2:].replace('-', '_')}\)")
         assert await process.wait() == 1
 
 

@@ -12,7 +12,8 @@ import pytest
 from cluster.control_service import members_message
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
-from cluster.fleet import UnknownWorkerError, WorkerState
+from cluster.fleet import UnknownWorkerError
+from cluster.fleet_worker import WorkerState
 from cluster.membership import Snapshot
 from cluster.spec import ClusterSpec, ProxySpec
 from rpc import worker_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.fleet import WorkerState
+from cluster.fleet_worker import WorkerState
 from cluster.membership import Member, Membership
 
 

@@ -13,7 +13,8 @@ import pytest
 from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
-from cluster.fleet import RoleChangeError, WorkerState
+from cluster.fleet import RoleChangeError
+from cluster.fleet_worker import WorkerState
 from cluster.spec import ClusterSpec
 from rpc import control_pb2, control_pb2_grpc, worker_pb2
 from tests.unit.cluster.in_memory_launcher import InMemoryLauncher

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cluster.control_service import worker_message
-from cluster.fleet import WorkerState
+from cluster.fleet_worker import WorkerState
 from cluster.launcher import WorkerReport
 from cluster.membership import Addresses, Member
 from cluster.worker_status import WorkerStatus

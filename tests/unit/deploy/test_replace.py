@@ -10,7 +10,7 @@ import pytest
 from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
-from cluster.fleet import WorkerState
+from cluster.fleet_worker import WorkerState
 from deploy.commands.replace import replace_all
 from deploy.control_client import ControlClient
 from deploy.errors import CommandError

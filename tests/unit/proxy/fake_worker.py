@@ -150,17 +150,20 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         logprobs: Sequence[worker_pb2.TokenLogprobs] | None = None,
         **origin: int,
     ) -> None:
-        """Tokens of a request: one for each byte, with logprobs where they were asked for."""
+        """Tokens of a request: one for each byte, with logprobs where they were asked for; `origin`: its counts."""
         sampling = start.request.sampling
         if logprobs is None and sampling.HasField("num_logprobs"):
             logprobs = [logprobs_of(byte, sampling.num_logprobs) for byte in text]
+        came_from = worker_pb2.Origin()
+        for name, count in origin.items():
+            setattr(came_from, name, count)
         tokens = worker_pb2.RequestTokens(
             request_id=start.request.request_id,
             attempt=start.attempt if attempt is None else attempt,
             index=index,
             ids=list(text),
             finish_reason=finish,
-            origin=worker_pb2.Origin(**origin),
+            origin=came_from,
             logprobs=logprobs,
         )
         self.tell(tokens=worker_pb2.StepTokens(requests=[tokens]))
