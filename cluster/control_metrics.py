@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster.controller import Controller
-from cluster.fleet import WorkerState
+from cluster.fleet_worker import WorkerState
 from cluster.roles import RoleName
 from cluster.scale_events import ScaleEvent
 from security.address import join_host_port

@@ -16,7 +16,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from cluster.autoscale.autoscaler import Autoscaler
 from cluster.controller import Controller, NothingGeneratesError
-from cluster.fleet import RoleChangeError, UnknownWorkerError, WorkerState
+from cluster.fleet import NoRoomError, RoleChangeError, UnknownWorkerError
+from cluster.fleet_worker import WorkerState
 from cluster.membership import Member, Snapshot
 from cluster.pool_load import pool_load
 from cluster.roles import ROLE_NAMES, ROLES
@@ -108,9 +109,11 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self, _request: control_pb2.ListWorkersRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> control_pb2.ListWorkersResponse:
         statuses = await self._controller.list_workers()
+        capacities = {str(role): limits.capacity for role, limits in self._controller.fleet.limits.items()}
         return control_pb2.ListWorkersResponse(
             workers=[worker_message(status) for status in statuses],
             desired={str(role): count for role, count in self._controller.fleet.desired.items()},
+            most={role: most for role, most in capacities.items() if most is not None},
         )
 
     async def Scale(  # noqa: N802
@@ -126,7 +129,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             )
         try:
             return control_pb2.ScaleResponse(previous=self._controller.scale(role, request.num_workers))
-        except NothingGeneratesError as error:
+        except (NothingGeneratesError, NoRoomError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     async def Drain(  # noqa: N802
@@ -205,6 +208,7 @@ def member_message(member: Member) -> control_pb2.Member:
         incarnation=member.incarnation,
         role=ROLES[member.role],
         role_epoch=member.role_epoch,
+        group=member.group,
         state=STATES[member.state],
     )
     if member.addresses is not None:

@@ -14,7 +14,8 @@ from time import monotonic
 from uuid import uuid4
 
 from cluster.desired_file import DesiredFile
-from cluster.fleet import Fleet, FleetWorker, Retire, Start
+from cluster.fleet import Fleet, Retire, Start
+from cluster.fleet_worker import FleetWorker
 from cluster.introductions import introduce
 from cluster.kept_processes import KeptProcesses
 from cluster.launcher import Launcher, ProcessLost, RunningWorker
@@ -51,7 +52,7 @@ class Controller:
         self.membership = Membership()
         self.scale_events = ScaleEvents()
         self.started_at = monotonic()
-        self.fleet = Fleet(desired_file.read() or spec.desired, spec.restart, new_incarnation)
+        self.fleet = Fleet(desired_file.read() or spec.desired, spec.restart, new_incarnation, limits=spec.group_limits)
         self._model_dir = model_dir
         self._launcher = launcher
         self._desired_file = desired_file
@@ -83,6 +84,7 @@ class Controller:
                 worker.is_draining,
                 monotonic(),
                 spec.role_epoch,
+                spec.group,
             )
 
     async def run(self) -> None:
@@ -96,7 +98,7 @@ class Controller:
             await self._reconcile()
 
     def scale(self, role: RoleName, num_workers: int, reason: str = BY_HAND) -> int:
-        """Takes a new target; the one before. Raises NothingGeneratesError."""
+        """Takes a new target; the one before. Raises NothingGeneratesError, and NoRoomError of the pool's groups."""
         self._check_generates({role: num_workers})
         previous = self.fleet.scale(role, num_workers)
         self.scale_events.resized(role, previous, num_workers, reason)
@@ -167,7 +169,9 @@ class Controller:
                 await self._changed.wait()
 
     def _launch(self, start: Start) -> None:
-        spec = self.spec.process(start.name, start.role, start.incarnation, self._model_dir, start.role_epoch)
+        spec = self.spec.process(
+            start.name, start.role, start.incarnation, self._model_dir, start.role_epoch, start.group
+        )
         logger.info("%s starts as %s, restart %d", start.name, start.incarnation, start.num_restarts)
         try:
             worker = self._kept.launch(spec, start.num_restarts)
@@ -251,13 +255,15 @@ class Controller:
         known = self.fleet.workers.get(worker.spec.name)
         if known is None or known.incarnation != worker.spec.incarnation or known.next_role is None:
             return False
-        next_spec = self.spec.process(known.name, known.next_role, "", self._model_dir)
+        next_spec = self.spec.process(known.name, known.next_role, "", self._model_dir, group=known.next_group)
         return known.comes_back and not self._stopping and worker.spec.can_become(next_spec)
 
     def _member(self, worker: FleetWorker) -> Member:
         running = self._running.get(worker.incarnation)
         addresses = running.addresses if running is not None else None
-        return Member(worker.name, worker.incarnation, worker.role, worker.state, addresses, worker.role_epoch)
+        return Member(
+            worker.name, worker.incarnation, worker.role, worker.state, addresses, worker.role_epoch, worker.group
+        )
 
 
 def new_incarnation() -> str:

@@ -5,47 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from cluster.backoff import Backoff
+from cluster.fleet_worker import FleetWorker, WorkerState
+from cluster.group_limits import NO_GROUP, GroupLimits
 from cluster.roles import RoleName
 from cluster.spec import RestartSpec
 
 PLACE_RETRY_S = 1.0
-
-
-class WorkerState(Enum):
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"  # leaves: finishes what runs, takes nothing new
-    WAITING = "waiting"  # dead, or without a machine; started again at `retry_at`
-    FAILED = "failed"  # dead at start too often; started again only when its pool is scaled anew
-
-
-@dataclass(slots=True)
-class FleetWorker:
-    """One named worker. Changed by `Fleet` alone."""
-
-    name: str
-    role: RoleName
-    incarnation: str
-    state: WorkerState
-    started_at: float
-    backoff: Backoff
-    num_restarts: int = 0  # after a death, so that a change of its role is none
-    failed_starts: int = 0  # in a row
-    retry_at: float = 0.0
-    last_error: str = ""
-    comes_back: bool = False  # drains, then is started again in its own place: broken, or in another role
-    role_epoch: int = 1  # grows with each change of its role
-    next_role: RoleName | None = None  # that it will have when it has drained
-
-    @property
-    def counts_for(self) -> RoleName:
-        """Whose pool it is a part of."""
-        return self.next_role or self.role
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +25,7 @@ class Start:
     incarnation: str
     num_restarts: int
     role_epoch: int = 1
+    group: str = NO_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +48,10 @@ class RoleChangeError(ValueError):
     """The worker's role cannot be changed so; the message says why."""
 
 
+class NoRoomError(ValueError):
+    """The groups of the pool have room for fewer workers; the message says what to do."""
+
+
 @dataclass(slots=True)
 class Fleet:
     """Maintains `workers` so that each pool tends to its desired size; a name has one worker, be it draining."""
@@ -85,9 +60,15 @@ class Fleet:
     restart: RestartSpec
     new_incarnation: Callable[[], str]
     workers: dict[str, FleetWorker] = field(default_factory=dict)
+    limits: Mapping[RoleName, GroupLimits] = field(default_factory=dict)  # of pools that have groups
 
     def scale(self, role: RoleName, num_workers: int) -> int:
-        """Sets the pool's desired size; the one before. Workers that were given up get a fresh chance."""
+        """Sets the pool's desired size; the one before. Workers that were given up get a fresh chance.
+
+        Raises NoRoomError.
+        """
+        if not self._limits(role).has_room_for(num_workers):
+            raise NoRoomError(self._no_room(role, num_workers))
         previous = self.desired[role]
         self.desired[role] = num_workers
         for worker in list(self._pool(role)):
@@ -105,7 +86,8 @@ class Fleet:
     def set_role(self, name: str, role: RoleName, expected_epoch: int) -> Retire:
         """Takes one worker out, to be started again in this role; the desired sizes of both pools follow.
 
-        Raises UnknownWorkerError, and RoleChangeError when it is not what the caller takes it for.
+        It goes to the group that is called as its own, if there is one with room, so that it may keep its place.
+        Raises UnknownWorkerError, and RoleChangeError when it is not what the caller takes it for, or has no room.
         """
         worker = self.workers.get(name)
         if worker is None or worker.state in (WorkerState.WAITING, WorkerState.FAILED):
@@ -116,9 +98,14 @@ class Fleet:
             raise RoleChangeError(f"{name} is {worker.state.value}, not ready")
         if role == worker.role or "pool" in (role, worker.role):
             raise RoleChangeError(f"{name} is a {worker.role} worker and cannot become a {role} worker")
+        if not self._limits(role).has_room_for(self.desired[role] + 1):
+            raise RoleChangeError(self._no_room(role, self.desired[role] + 1))
+        group = self._group_for_next(role, worker.group)
+        if group is None:
+            raise RoleChangeError(f"the groups of {role} are full until a worker has left: try again then")
         self.desired[worker.role] -= 1
         self.desired[role] += 1
-        worker.next_role, worker.comes_back = role, True
+        worker.next_role, worker.next_group, worker.comes_back = role, group, True
         return self._retire(worker)
 
     def adopt(
@@ -130,11 +117,12 @@ class Fleet:
         draining: bool,
         now: float,
         role_epoch: int = 1,
+        group: str = NO_GROUP,
     ) -> None:
         """Takes over a worker that lives already."""
         state = WorkerState.DRAINING if draining else WorkerState.READY
         worker = FleetWorker(name, role, incarnation, state, now, Backoff(self.restart), num_restarts)
-        worker.role_epoch = role_epoch
+        worker.role_epoch, worker.group = role_epoch, group
         self.workers[name] = worker
 
     def ready(self, name: str, incarnation: str, now: float) -> None:
@@ -160,7 +148,8 @@ class Fleet:
             return
         worker.comes_back = False
         if worker.next_role is not None:
-            worker.role, worker.next_role, worker.role_epoch = worker.next_role, None, worker.role_epoch + 1
+            worker.group, worker.role, worker.next_role = worker.next_group, worker.next_role, None
+            worker.role_epoch += 1
             worker.state, worker.retry_at = WorkerState.WAITING, now
             return
         worker.last_error = error
@@ -204,9 +193,16 @@ class Fleet:
         return min(waiting, default=None)
 
     def _shrink(self, role: RoleName) -> list[Action]:
-        """Those that serve nothing leave first, then the youngest names."""
+        """Those that serve nothing leave first, then those of the last group, of them the youngest names."""
         pool = self._counted(role)
-        pool.sort(key=lambda w: (w.state is WorkerState.READY, w.state is WorkerState.STARTING, -_index(w.name)))
+        limits = self._limits(role)
+
+        def stays(worker: FleetWorker) -> tuple[bool, bool, int, int]:
+            state = worker.state
+            order = -limits.rank(worker.counts_in), -worker.index
+            return state is WorkerState.READY, state is WorkerState.STARTING, *order
+
+        pool.sort(key=stays)
         actions: list[Action] = []
         for worker in pool[: max(0, len(pool) - self.desired[role])]:
             if worker.state in (WorkerState.WAITING, WorkerState.FAILED):
@@ -223,18 +219,35 @@ class Fleet:
             if worker.state is WorkerState.WAITING and worker.retry_at <= now:
                 worker.state, worker.started_at = WorkerState.STARTING, now
                 worker.incarnation = self.new_incarnation()
-                actions.append(Start(worker.name, role, worker.incarnation, worker.num_restarts, worker.role_epoch))
+                again = worker.num_restarts, worker.role_epoch, worker.group
+                actions.append(Start(worker.name, role, worker.incarnation, *again))
         return actions
 
     def _grow(self, role: RoleName, now: float) -> list[Action]:
         actions: list[Action] = []
         for _ in range(self.desired[role] - len(self._counted(role))):
+            group = self._group_for_next(role)
+            if group is None:  # more are wished for than the groups allow, by a controller with other limits
+                break
             index = next(i for i in range(len(self.workers) + 1) if f"{role}-{i}" not in self.workers)
             name, incarnation = f"{role}-{index}", self.new_incarnation()
-            worker = FleetWorker(name, role, incarnation, WorkerState.STARTING, now, Backoff(self.restart))
-            self.workers[worker.name] = worker
-            actions.append(Start(worker.name, role, worker.incarnation, 0))
+            worker = FleetWorker(name, role, incarnation, WorkerState.STARTING, now, Backoff(self.restart), group=group)
+            self.workers[name] = worker
+            actions.append(Start(name, role, incarnation, 0, group=group))
         return actions
+
+    def _limits(self, role: RoleName) -> GroupLimits:
+        return self.limits.get(role, GroupLimits())
+
+    def _no_room(self, role: RoleName, num_workers: int) -> str:
+        return (
+            f"{num_workers} workers are wanted, and the groups of {role} have room for {self._limits(role).capacity}: "
+            f"ask for fewer, or start the cluster with a higher most in cluster.pools.{role}.groups"
+        )
+
+    def _group_for_next(self, role: RoleName, preferred: str = NO_GROUP) -> str | None:
+        taken = Counter(worker.counts_in for worker in self._counted(role))
+        return self._limits(role).choose(taken, preferred)
 
     def _retire(self, worker: FleetWorker) -> Retire:
         was_ready = worker.state is not WorkerState.STARTING
@@ -254,7 +267,3 @@ class Fleet:
             for worker in self.workers.values()
             if worker.counts_for == role and (worker.state is not WorkerState.DRAINING or worker.comes_back)
         ]
-
-
-def _index(name: str) -> int:
-    return int(name.rsplit("-", 1)[1])

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from cluster.fleet import WorkerState
+from cluster.fleet_worker import WorkerState
 from cluster.roles import RoleName
 
 
@@ -32,6 +32,7 @@ class Member:
     state: WorkerState
     addresses: Addresses | None  # None until it is ready
     role_epoch: int = 1
+    group: str = ""  # of its pool
 
 
 @dataclass(frozen=True, slots=True)

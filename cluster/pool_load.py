@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.fleet import WorkerState
+from cluster.fleet_worker import WorkerState
 from cluster.roles import ROLES, RoleName
 from cluster.worker_status import WorkerStatus
 from rpc import control_pb2

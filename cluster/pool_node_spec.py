@@ -21,6 +21,7 @@ class PoolNodeSpec(BaseModel):
 
     name: str
     role: Literal["pool"] = "pool"
+    group: Literal[""] = ""
     role_epoch: Literal[1] = 1
     incarnation: str
     model_dir: str

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cluster.autoscale.spec import AutoscaleSpec
+from cluster.autoscale.spec import SCALED_ROLES, AutoscaleSpec
+from cluster.group_limits import NO_GROUP, GroupLimits
+from cluster.group_spec import lay_over
 from cluster.kv_pool_spec import KVPoolSpec
 from cluster.pool_node_spec import PoolNodeSpec
-from cluster.pools_spec import Pools, laid_over
+from cluster.pools_spec import Pools
 from cluster.roles import ROLE_NAMES, RoleName, can_generate
 from cluster.stuck_spec import StuckSpec
 from cluster.worker_spec import WorkerSpec
@@ -67,7 +69,7 @@ class ClusterSpec(BaseModel):
         if not isinstance(data, Mapping) or not isinstance(data.get("pools", {}), Mapping):
             return data
         pools = {**{role: {} for role in ROLE_NAMES}, **data.get("pools", {})}
-        return {**data, "pools": {name: laid_over(data.get("engine", {}), pool) for name, pool in pools.items()}}
+        return {**data, "pools": {name: lay_over(data.get("engine", {}), pool) for name, pool in pools.items()}}
 
     @model_validator(mode="after")
     def _can_serve(self) -> ClusterSpec:
@@ -80,6 +82,17 @@ class ClusterSpec(BaseModel):
                 f"({pools.decode.engine.block_size}): the two could not share KV; set them equal"
             )
         self.autoscale.check(pools.prefill.replicas, pools.decode.replicas, pools.mixed.replicas)
+        return self
+
+    @model_validator(mode="after")
+    def _groups_have_room_to_scale(self) -> ClusterSpec:
+        for role in SCALED_ROLES:
+            limits, most = self.pools.of(role).limits, self.autoscale.limits(role).max
+            if self.autoscale.enabled and not limits.has_room_for(most):
+                raise ValueError(
+                    f"autoscale.{role}.max is {most}, and pools.{role}.groups have room for {limits.capacity}: "
+                    "lower it to that, or raise most of a group"
+                )
         return self
 
     @model_validator(mode="after")
@@ -106,7 +119,20 @@ class ClusterSpec(BaseModel):
         workers: dict[RoleName, int] = {role: self.pools.of(role).replicas for role in ROLE_NAMES}
         return {**workers, "pool": self.kv_pool.nodes}
 
-    def process(self, name: str, role: RoleName, incarnation: str, model_dir: str, role_epoch: int = 1) -> ProcessSpec:
+    @property
+    def group_limits(self) -> dict[RoleName, GroupLimits]:
+        workers: dict[RoleName, GroupLimits] = {role: self.pools.of(role).limits for role in ROLE_NAMES}
+        return {**workers, "pool": GroupLimits()}
+
+    def process(
+        self,
+        name: str,
+        role: RoleName,
+        incarnation: str,
+        model_dir: str,
+        role_epoch: int = 1,
+        group: str = NO_GROUP,
+    ) -> ProcessSpec:
         if role == "pool":
             return PoolNodeSpec(
                 name=name,
@@ -124,18 +150,19 @@ class ClusterSpec(BaseModel):
         return WorkerSpec(
             name=name,
             role=role,
+            group=group,
             role_epoch=role_epoch,
             incarnation=incarnation,
             model_dir=model_dir,
             model_name=self.model_name,
             host=self.host,
             tls=self.tls,
-            engine=self.pools.of(role).engine,
+            engine=self.pools.of(role).engine_of(group),
             kv_transfer=self.kv_transfer,
             stuck=self.stuck,
             tracing=self.tracing,
             logs=self.logs,
-            placement=self.pools.of(role).placement,
+            placement=self.pools.of(role).placement_of(group),
         )
 
 

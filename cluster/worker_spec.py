@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cluster.group_limits import NO_GROUP
 from cluster.placement_spec import GPU, PlacementSpec
 from cluster.roles import WorkerRole
 from cluster.stuck_spec import StuckSpec
@@ -21,6 +22,7 @@ class WorkerSpec(BaseModel):
 
     name: str
     role: WorkerRole
+    group: str = NO_GROUP  # of its pool
     role_epoch: int = 1  # grows with each change of the role that this name has
     incarnation: str
     model_dir: str

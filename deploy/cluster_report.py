@@ -55,6 +55,7 @@ class LoadPart(TypedDict):
 class WorkerPart(TypedDict):
     name: str
     role: str
+    group: str  # of its pool; empty where the pool has none
     node: str
     state: str
     incarnation: str
@@ -81,6 +82,7 @@ class ClusterReport(TypedDict):
     controller: ControllerPart
     proxy: ProxyPart
     desired: dict[str, int]
+    most: dict[str, int]  # what a pool's groups have room for; without those that have no limit
     workers: list[WorkerPart]
     paths: list[PathPart]  # of the workers that are ready
 
@@ -109,6 +111,7 @@ def cluster_report(state: ClusterState) -> ClusterReport:
             "last_error": info.proxy_last_error,
         },
         "desired": dict(listed.desired),
+        "most": dict(listed.most),
         "workers": [worker_part(worker) for worker in listed.workers],
         "paths": path_parts([worker.member for worker in listed.workers]),
     }
@@ -120,6 +123,7 @@ def worker_part(info: control_pb2.WorkerInfo) -> WorkerPart:
     return {
         "name": member.worker,
         "role": worker_pb2.Role.Name(member.role).removeprefix("ROLE_").lower(),
+        "group": member.group,
         "node": member.node,
         "state": control_pb2.WorkerState.Name(member.state).removeprefix("WORKER_").lower(),
         "incarnation": member.incarnation,

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -198,6 +198,9 @@ def _suggestion(field: str) -> str:
 def _fields_of(path: Iterable[str]) -> Iterable[str]:
     model: object = DeployConfig
     for part in path:
+        if part.isdecimal():  # of a list, whose items are alike
+            model = next(iter(get_args(model)), None)
+            continue
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or part not in model.model_fields:
             return []
         model = model.model_fields[part].annotation

@@ -19,10 +19,12 @@ def check_context(spec: ClusterSpec, model_dir: Path) -> None:
     own = json.loads((model_dir / "config.json").read_text()).get("max_position_embeddings")
     for role in ROLE_NAMES:
         pool = spec.pools.of(role)
-        limit = pool.engine.max_model_len or own
-        if not pool.replicas or not isinstance(limit, int):
-            continue
-        try:
-            pool.engine.scheduling.check_context(limit)
-        except ValueError as error:
-            raise ContextError(f"the {role} workers' engine.scheduling: {error}") from error
+        for share in pool.shares:
+            limit = share.engine.max_model_len or own
+            if not pool.replicas or not isinstance(limit, int):
+                continue
+            try:
+                share.engine.scheduling.check_context(limit)
+            except ValueError as error:
+                group = f" of group {share.group}" if share.group else ""
+                raise ContextError(f"the {role} workers' engine.scheduling{group}: {error}") from error

@@ -13,10 +13,13 @@ class GpusMissingError(CommandError):
 
 def check_gpus(spec: ClusterSpec, num_gpus: int) -> None:
     """Each worker whose device is a GPU has one of its own. Raises GpusMissingError."""
-    pools = {role: spec.pools.of(role) for role in ROLE_NAMES}
-    wanting = {role: pool.replicas for role, pool in pools.items() if pool.engine.device != "cpu" and pool.replicas}
+    shares = {role: spec.pools.of(role).shares for role in ROLE_NAMES}
+    wanting = {
+        role: sum(share.num_workers for share in of_role if share.engine.device != "cpu")
+        for role, of_role in shares.items()
+    }
     if sum(wanting.values()) > num_gpus:
-        workers = " + ".join(f"{count} {role}" for role, count in wanting.items())
+        workers = " + ".join(f"{count} {role}" for role, count in wanting.items() if count)
         raise GpusMissingError(
             f"{workers} workers with engine.device cuda need a GPU each, and Ray finds {num_gpus} here: "
             "set cluster.engine.device=cpu, or fewer replicas"

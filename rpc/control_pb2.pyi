@@ -30,7 +30,7 @@ class WatchRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., proxy_incarnation: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("worker", "incarnation", "role", "role_epoch", "state", "address", "metrics_address", "node", "transports")
+    __slots__ = ("worker", "incarnation", "role", "role_epoch", "state", "address", "metrics_address", "node", "transports", "group")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Member(_message.Message):
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: str
     role: _worker_pb2.Role
@@ -49,7 +50,8 @@ class Member(_message.Message):
     metrics_address: str
     node: str
     transports: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.Role, str]] = ..., role_epoch: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., node: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
+    group: str
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.Role, str]] = ..., role_epoch: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., node: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class Members(_message.Message):
     __slots__ = ("version", "controller_incarnation", "members", "pool_nodes", "traffic_every_s", "metrics_address")
@@ -192,8 +194,15 @@ class WorkerInfo(_message.Message):
     def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., load: _Optional[_Union[_worker_pb2.Load, _Mapping]] = ..., pid: _Optional[int] = ..., kv_usage: _Optional[float] = ..., uptime_s: _Optional[float] = ..., num_restarts: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class ListWorkersResponse(_message.Message):
-    __slots__ = ("workers", "desired")
+    __slots__ = ("workers", "desired", "most")
     class DesiredEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class MostEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -202,9 +211,11 @@ class ListWorkersResponse(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     DESIRED_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     desired: _containers.ScalarMap[str, int]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., desired: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    most: _containers.ScalarMap[str, int]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., desired: _Optional[_Mapping[str, int]] = ..., most: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
     __slots__ = ("role", "num_workers")

@@ -17,7 +17,8 @@ from cluster.autoscale.spec import SCALED_ROLES, AutoscaleSpec, ScaledRole
 from cluster.autoscale.speed import PoolSpeed
 from cluster.autoscale.traffic import Traffic, TrafficWindow
 from cluster.controller import Controller, NothingGeneratesError
-from cluster.fleet import RoleChangeError, UnknownWorkerError, WorkerState
+from cluster.fleet import RoleChangeError, UnknownWorkerError
+from cluster.fleet_worker import WorkerState
 from cluster.worker_status import WorkerStatus
 from rpc import control_pb2, worker_pb2
 

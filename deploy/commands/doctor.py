@@ -50,7 +50,8 @@ def _findings(config: DeployConfig) -> Iterator[Finding]:
         ray = pool.submit(software.try_python, software.RAY)
         tcp, one_machine = (pool.submit(software.try_command, NIXL_CHECK, environment=over) for over in NIXL_OVER)
         yield software.python(sys.version_info[:2])
-        wants_gpu = any(pool.engine.device != "cpu" and pool.replicas for _, pool in config.cluster.pools)
+        shares = [share for _, pool in config.cluster.pools for share in pool.shares if share.num_workers]
+        wants_gpu = any(share.engine.device != "cpu" for share in shares)
         yield software.torch(torch.result(), wants_gpu, Path("/proc/driver/nvidia").exists())
         yield software.ray(ray.result(), os.environ.get("RAY_ADDRESS"))
         yield from software.nixl(tcp.result(), one_machine.result())

@@ -26,27 +26,33 @@ def run(name: str) -> None:
 
 
 def replace_all(client: ControlClient, say: Callable[[str], None]) -> None:
-    """Each pool has one worker more meanwhile, and its old size afterwards, also when it fails. Raises CommandError."""
+    """Each pool has one worker more meanwhile, and its old size afterwards, also when it fails. Raises CommandError.
+
+    A pool whose groups are full has one less meanwhile.
+    """
     listing = client.list_workers()
     for role, number in ROLES.items():
         workers = [info.member for info in listing.workers if info.member.role == number]
         if workers:
-            _replace_pool(client, role, listing.desired[role], workers, say)
+            size = listing.desired[role]
+            larger = size if size >= listing.most.get(role, size + 1) else size + 1
+            _replace_pool(client, role, size, larger, workers, say)
 
 
 def _replace_pool(
     client: ControlClient,
     role: RoleName,
     size: int,
+    larger: int,
     workers: list[control_pb2.Member],
     say: Callable[[str], None],
 ) -> None:
-    client.scale(ROLES[role], size + 1)
+    client.scale(ROLES[role], larger)
     try:
-        wait_for(client, {role: size + 1})
+        wait_for(client, {role: larger})
         for worker in workers:
             client.drain(worker.worker)
-            wait_for(client, {role: size + 1})
+            wait_for(client, {role: larger})
             say(worker.worker)
     finally:
         client.scale(ROLES[role], size)

@@ -41,14 +41,17 @@ def run(name: str, as_json: bool) -> None:
 
 def _workers_table(report: ClusterReport) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("WORKER", "ROLE", "STATE", "RUNNING", "WAITING", "KV USE", "RESTARTS", "NODE", "ADDRESS"):
+    has_groups = any(worker["group"] for worker in report["workers"])
+    identity_titles = ("WORKER", "ROLE", "GROUP", "STATE") if has_groups else ("WORKER", "ROLE", "STATE")
+    for title in (*identity_titles, "RUNNING", "WAITING", "KV USE", "RESTARTS", "NODE", "ADDRESS"):
         table.add_column(title, overflow="fold")
     for worker in report["workers"]:
         load = worker["load"]
         kv_usage = "" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}"
         running, waiting = ("", "") if load is None else (str(load["running"]), str(load["waiting"]))
         state = "stuck" if load is not None and load["stuck"] else worker["state"]
-        identity = (worker["name"], worker["role"], state)
+        group = (worker["group"],) if has_groups else ()
+        identity = (worker["name"], worker["role"], *group, state)
         table.add_row(*identity, running, waiting, kv_usage, str(worker["restarts"]), worker["node"], worker["address"])
     return table
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from cluster.pools_spec import Share
 from cluster.roles import ROLE_NAMES
 from cluster.spec import ClusterSpec
 from deploy.plan.model_size import ModelSize
@@ -50,21 +51,25 @@ def installed(names: Iterable[str]) -> dict[str, str | None]:
 
 def num_threads(spec: ClusterSpec) -> int:
     """Of all workers together."""
-    return sum(pool.replicas * pool.engine.threads for pool in map(spec.pools.of, ROLE_NAMES))
+    return sum(share.num_workers * share.engine.threads for share in _shares(spec))
 
 
 def wanted_memory(spec: ClusterSpec, model_dir: Path) -> int:
     """Bytes of all workers on CPUs: weights, KV cache, host memory for swapped requests, process."""
     config = ModelConfig.from_folder(model_dir)
     wanted = 0
-    for pool in map(spec.pools.of, ROLE_NAMES):
-        engine = pool.engine
+    for share in _shares(spec):
+        engine = share.engine
         if engine.device != "cpu":
             continue
         size = ModelSize.of(config, "float32" if engine.dtype == "auto" else engine.dtype)
         blocks = engine.num_blocks + engine.scheduling.num_swap_blocks
-        wanted += pool.replicas * (size.weight_bytes + blocks * engine.block_size * size.kv_bytes + PROCESS_BYTES)
+        wanted += share.num_workers * (size.weight_bytes + blocks * engine.block_size * size.kv_bytes + PROCESS_BYTES)
     return wanted
+
+
+def _shares(spec: ClusterSpec) -> list[Share]:
+    return [share for role in ROLE_NAMES for share in spec.pools.of(role).shares]
 
 
 def _version(name: str) -> str | None:

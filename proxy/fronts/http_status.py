@@ -50,9 +50,11 @@ class HttpStatus:
         for member in (*self._pool.members, *self._pool.pool_nodes):
             if member.metrics_address:
                 role = ROLE_NAMES.get(member.role, "unknown")
-                targets.append(self._target(member.metrics_address, role, member.worker))
+                targets.append(self._target(member.metrics_address, role, member.worker, member.group))
         return JSONResponse(targets)
 
-    def _target(self, address: str, role: str, worker: str) -> dict[str, Any]:
+    def _target(self, address: str, role: str, worker: str, group: str = "") -> dict[str, Any]:
         labels = {"role": role, "worker": worker, "model_name": self._service.model.name}
+        if group:
+            labels["group"] = group
         return {"targets": [address], "labels": labels}

@@ -215,3 +215,58 @@ def test_a_pool_of_kv_is_whole_and_its_disk_tier_needs_a_place() -> None:
     assert config.cluster.desired["pool"] == 2
     assert "disk_dir is not set" in complaint({"cluster.kv_pool.disk_gib": 1})
     assert "write the whole path" in complaint({"cluster.kv_pool.disk_gib": 1, "cluster.kv_pool.disk_dir": "cache"})
+
+
+GROUPS = "cluster.pools.decode.groups"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            {GROUPS: [{"name": "a", "most": 1}], "cluster.pools.decode.replicas": 2},
+            "cluster.pools.decode: replicas is 2, and its groups have room for 1: raise most of a group",
+        ),
+        ({GROUPS: [{"name": "a", "most": 1}, {"name": "a"}]}, "decode: groups has a more than once: give each"),
+        ({GROUPS: [{"name": "a"}, {"name": "b"}]}, "a has no limit, so that b would never get a worker: set most of a"),
+        ({GROUPS: [{"name": "A_1"}]}, "groups.0.name: 'A_1' is no name of a group: write up to 32 of a-z, 0-9 and -"),
+        ({GROUPS: [{"name": ""}]}, "groups.0.name: '' is no name of a group"),
+        ({GROUPS: [{"most": 1}]}, "groups.0.name is missing: set it"),
+        ({GROUPS: [{"name": "a", "most": 0}]}, "groups.0.most is 0: it should be greater than or equal to 1"),
+        ({GROUPS: [{"name": "a", "mots": 1}]}, "groups.0.mots is not a setting: did you mean most?"),
+        ({GROUPS: [{"name": "a", "engine": {"threads": 0}}]}, "groups.0.engine.threads is 0: it should be greater"),
+        ({GROUPS: ["a"]}, "groups.0 is 'a': it should be a section"),
+        ({GROUPS: 3}, "cluster.pools.decode.groups is 3: it should be a valid tuple"),
+        (
+            {GROUPS: [{"name": "a", "engine": {"block_size": 8}}]},
+            "engine.block_size of a (8) is not the pool's (16): its workers could not share KV",
+        ),
+        (
+            {GROUPS: [{"name": "a", "most": 3}], "cluster.autoscale.enabled": True},
+            "autoscale.decode.max is 4, and pools.decode.groups have room for 3: lower it to that",
+        ),
+    ],
+)
+def test_groups_that_cannot_be_filled_or_scaled_are_refused(overrides: dict[str, object], words: str) -> None:
+    assert words in complaint(overrides)
+
+
+def test_a_group_lays_its_settings_over_the_pool_s_which_stay_those_after_a_round_trip() -> None:
+    group = {"name": "a", "engine": {"scheduling": {"max_num_seqs": 7}}, "placement": {"labels": {"rack": 7}}}
+    pool = {"replicas": 1, "engine": {"num_blocks": 99}, "placement": {"affinity": "pair"}, "groups": [group]}
+    cluster = load(DEFAULT_FILE, {"cluster.engine.threads": 2, "cluster.pools.decode": pool}).cluster
+    engine, placement = cluster.pools.decode.engine_of("a"), cluster.pools.decode.placement_of("a")
+    assert (engine.threads, engine.num_blocks, engine.scheduling.max_num_seqs) == (2, 99, 7)
+    assert engine.scheduling.prefill_chunk_size == 256
+    assert (placement.labels, placement.affinity) == ({"rack": "7"}, "pair")
+    assert type(cluster).model_validate_json(cluster.model_dump_json()) == cluster
+
+
+def test_the_first_workers_go_to_the_groups_in_their_order() -> None:
+    groups = [{"name": "a", "most": 1, "engine": {"threads": 3}}, {"name": "b", "most": 4}, {"name": "c"}]
+    pool = load(DEFAULT_FILE, {GROUPS: groups, "cluster.pools.decode.replicas": 3}).cluster.pools.decode
+    assert [(share.group, share.num_workers, share.engine.threads) for share in pool.shares] == [
+        ("a", 1, 3),
+        ("b", 2, 1),
+        ("c", 0, 1),
+    ]

@@ -11,6 +11,7 @@ from cluster.autoscale.autoscaler import Autoscaler
 from cluster.control_service import ControlServer
 from cluster.controller import Controller
 from cluster.fleet_worker import WorkerState
+from cluster.spec import ClusterSpec
 from deploy.commands.replace import replace_all
 from deploy.control_client import ControlClient
 from deploy.errors import CommandError
@@ -64,3 +65,14 @@ async def test_a_pool_has_its_old_size_after_a_failure(tmp_path: Path) -> None:
             await replace(controller)
         assert controller.fleet.desired["prefill"] == 1
         await until(controller, all_ready(2))
+
+
+async def test_a_pool_whose_groups_are_full_is_replaced_without_one_more(tmp_path: Path) -> None:
+    pools = {"prefill": {"replicas": 1}, "decode": {"replicas": 2, "groups": [{"name": "a", "most": 2}]}}
+    full = ClusterSpec.model_validate({"pools": pools, "drain_timeout_s": 3.0})
+    async with running(InMemoryLauncher(), tmp_path, full) as controller:
+        before = {m.incarnation for m in (await until(controller, all_ready(3))).members}
+        assert sorted(await replace(controller)) == ["decode-0", "decode-1", "prefill-0"]
+        after = await until(controller, all_ready(3))
+        assert not before & {member.incarnation for member in after.members}
+        assert [m.group for m in after.members if m.role == "decode"] == ["a", "a"]
