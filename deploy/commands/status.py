@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from deploy.cluster_report import ClusterReport, cluster_report
+from deploy.cluster_report import ClusterReport, WorkerPart, cluster_report
 from deploy.cluster_state import default_store
 
 OUTPUT_COLUMNS = 160  # a narrower terminal wraps; a table squeezed into it could not be read
@@ -31,7 +32,7 @@ def run(name: str, as_json: bool) -> None:
     if cluster["has_proxy"]:
         line = f"  proxy       {proxy['http']}, gRPC {proxy['grpc']}  {running}, {proxy['restarts']} restarts"
         console.print(line, soft_wrap=True)
-    console.print(_workers_table(report))
+    console.print(workers_table(report["workers"]))
     if report["paths"]:
         console.print(_paths_table(report))
     for worker in report["workers"]:
@@ -39,13 +40,14 @@ def run(name: str, as_json: bool) -> None:
             console.print(f"{worker['name']}: {worker['last_error']}", markup=False, soft_wrap=True)
 
 
-def _workers_table(report: ClusterReport) -> Table:
+def workers_table(workers: Sequence[WorkerPart]) -> Table:
+    """With a column for groups only where there are some."""
     table = Table(box=None, pad_edge=False)
-    has_groups = any(worker["group"] for worker in report["workers"])
+    has_groups = any(worker["group"] for worker in workers)
     identity_titles = ("WORKER", "ROLE", "GROUP", "STATE") if has_groups else ("WORKER", "ROLE", "STATE")
     for title in (*identity_titles, "RUNNING", "WAITING", "KV USE", "RESTARTS", "NODE", "ADDRESS"):
         table.add_column(title, overflow="fold")
-    for worker in report["workers"]:
+    for worker in workers:
         load = worker["load"]
         kv_usage = "" if worker["kv_usage"] is None else f"{worker['kv_usage']:.0%}"
         running, waiting = ("", "") if load is None else (str(load["running"]), str(load["waiting"]))

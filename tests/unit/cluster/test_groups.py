@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from cluster.control_service import member_message
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
-from cluster.fleet import Fleet, NoRoomError, RoleChangeError
+from cluster.fleet import Fleet, NoRoomError, RoleChangeError, Start
 from cluster.group_limits import GroupLimits
 from cluster.membership import Snapshot
 from cluster.roles import RoleName
@@ -34,6 +35,18 @@ def grouped(decode: int = 2, prefill_groups: tuple[object, ...] = ()) -> Cluster
     return ClusterSpec.model_validate(
         {"pools": pools, "engine": {"threads": 2}, "restart": {"first_delay_s": 0.0}, "drain_timeout_s": 3.0}
     )
+
+
+def ready_without(incarnation: str) -> Callable[[Snapshot], bool]:
+    return lambda s: all_ready(3)(s) and all(member.incarnation != incarnation for member in s.members)
+
+
+def ready_in_another_role(name: str) -> Callable[[Snapshot], bool]:
+    def holds(snapshot: Snapshot) -> bool:
+        changed = any(member.worker == name and member.role_epoch == 2 for member in snapshot.members)
+        return changed and all_ready(len(snapshot.members))(snapshot)
+
+    return holds
 
 
 def groups(snapshot: Snapshot) -> dict[str, str]:
@@ -84,7 +97,7 @@ def test_a_dead_worker_starts_again_in_its_group_although_one_before_has_room() 
     a_fleet.set_role("decode-0", "prefill", 1)
     a_fleet.ended("decode-1", a_fleet.workers["decode-1"].incarnation, "killed", 5.0)
     (start,) = a_fleet.plan(10.0)
-    assert (start.name, start.group) == ("decode-1", "small")
+    assert start == Start("decode-1", "decode", start.incarnation, 1, group="small")
 
 
 def test_more_workers_than_the_groups_have_room_for_are_refused_and_nothing_changes() -> None:
@@ -142,13 +155,9 @@ async def test_a_dead_worker_is_replaced_in_its_group(tmp_path: Path) -> None:
         for name in ("decode-0", "decode-1"):
             before = launcher.newest(name)
             before.die("killed")
-            await until(controller, lambda s, gone=before: _is_new(s, gone.spec.name, gone.spec.incarnation))
+            await until(controller, ready_without(before.spec.incarnation))
             assert launcher.newest(name).spec.group == before.spec.group
             assert launcher.newest(name).spec.incarnation != before.spec.incarnation
-
-
-def _is_new(snapshot: Snapshot, name: str, incarnation: str) -> bool:
-    return all_ready(3)(snapshot) and all(m.incarnation != incarnation for m in snapshot.members if m.worker == name)
 
 
 async def test_a_new_controller_knows_the_groups_of_those_it_adopts(tmp_path: Path) -> None:
@@ -173,8 +182,7 @@ async def test_a_role_change_keeps_group_and_process_where_the_other_pool_has_a_
             controller.scale("decode", 2)
             await until(controller, all_ready(len(controller.fleet.workers)))
             controller.set_role(name, "prefill", 1, 1.0)
-            await until(controller, lambda s, one=name: any(m.worker == one and m.role_epoch == 2 for m in s.members))
-            await until(controller, lambda s: all_ready(len(s.members))(s))
+            await until(controller, ready_in_another_role(name))
             first, second = (worker for worker in launcher.workers if worker.spec.name == name)
             assert (first.process == second.process) is kept
             assert second.spec.group == "big"

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cluster.control_service import worker_message
@@ -22,6 +24,7 @@ from deploy.cluster_access import ClusterAccess
 from deploy.cluster_folder import keep_logs, make_folder
 from deploy.cluster_report import worker_part
 from deploy.commands.scale import growth_first, parse_sizes
+from deploy.commands.status import workers_table
 from deploy.commands.up import UpOptions
 from deploy.errors import CommandError, show_errors
 from deploy.launched_proxy import reachable
@@ -125,6 +128,24 @@ def test_a_worker_is_reported_with_its_load() -> None:
     assert (part["kv_usage"], part["restarts"], part["pid"], part["last_error"]) == (0.6, 3, 77, "killed")
     assert part["load"] is not None
     assert (part["load"]["running"], part["load"]["waiting"]) == (2, 1)
+
+
+def test_the_group_of_a_worker_is_shown_where_pools_have_groups() -> None:
+    def shown(*members: Member) -> list[list[str]]:
+        parts = [worker_part(worker_message(WorkerStatus(member, 0, "", None))) for member in members]
+        console = Console(width=160, file=StringIO())
+        with console.capture() as said:
+            console.print(workers_table(parts))
+        return [line.split() for line in said.get().splitlines()]
+
+    alike = Member("decode-0", "i1", "decode", WorkerState.FAILED, None)
+    assert shown(alike)[0][:3] == ["WORKER", "ROLE", "STATE"]
+    grouped = Member("decode-1", "i2", "decode", WorkerState.FAILED, None, group="big")
+    assert [line[:4] for line in shown(alike, grouped)] == [
+        ["WORKER", "ROLE", "GROUP", "STATE"],
+        ["decode-0", "decode", "failed", "0"],
+        ["decode-1", "decode", "big", "failed"],
+    ]
 
 
 def test_a_worker_that_does_not_answer_has_no_load() -> None:

@@ -27,3 +27,10 @@ def test_a_shorter_context_or_prompts_in_chunks_pass(model_dir: Path) -> None:
     check_context(load(DEFAULT_FILE, {}).cluster, model_dir)
     settings = {"cluster.engine.scheduling.strategy": "static", "cluster.engine.max_model_len": 512}
     check_context(load(DEFAULT_FILE, settings).cluster, model_dir)
+
+
+def test_a_group_that_has_no_worker_yet_is_checked_too(model_dir: Path) -> None:
+    groups = [{"name": "a", "most": 1}, {"name": "b", "engine": {"scheduling": {"strategy": "static"}}}]
+    spec = load(DEFAULT_FILE, {"cluster.pools.decode.groups": groups}).cluster
+    with pytest.raises(ContextError, match=r"the decode workers' engine.scheduling of group b: strategy static"):
+        check_context(spec, model_dir)

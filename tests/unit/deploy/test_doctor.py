@@ -123,3 +123,6 @@ def test_the_figures_of_this_machine_can_be_read() -> None:
     assert figures.installed(["ray", "no-such-package"])["no-such-package"] is None
     assert pins["ray"] == figures.installed(["ray"])["ray"]
     assert figures.num_threads(config(cluster__pools__decode__replicas=3).cluster) == 4
+    groups = [{"name": "wide", "most": 2, "engine": {"threads": 8}}, {"name": "narrow"}]
+    grouped = config(cluster__pools__decode__replicas=3, cluster__pools__decode__groups=groups)
+    assert figures.num_threads(grouped.cluster) == 1 + 2 * 8 + 1

@@ -27,3 +27,11 @@ def test_each_worker_on_a_gpu_needs_one() -> None:
         check_gpus(spec("cuda", "cuda:0"), 2)
     with pytest.raises(GpusMissingError, match=r"^2 decode workers"):
         check_gpus(spec("cpu", "cuda"), 0)
+
+
+def test_a_group_on_cpus_needs_none() -> None:
+    groups = [{"name": "gpu", "most": 2, "engine": {"device": "cuda"}}, {"name": "cpu"}]
+    mixed = ClusterSpec.model_validate({"pools": {"decode": {"replicas": 5, "groups": groups}}})
+    check_gpus(mixed, 2)
+    with pytest.raises(GpusMissingError, match=r"^2 decode workers"):
+        check_gpus(mixed, 1)

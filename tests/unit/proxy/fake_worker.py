@@ -36,6 +36,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
         self.role = role
         self.incarnation = f"{name}-{next(_numbers)}"
         self.role_epoch = 1
+        self.group = ""
         self.protocol_version = PROTOCOL_VERSION
         self.transports = ["nixl"]
         self.max_model_len = 4096
@@ -60,6 +61,7 @@ class FakeWorker(worker_pb2_grpc.PrefillServicer, worker_pb2_grpc.DecodeServicer
             incarnation=self.incarnation,
             role=self.role,
             role_epoch=self.role_epoch,
+            group=self.group,
             state=self.state,
             address=self.address,
             metrics_address=f"127.0.0.1:9{len(self.name):03}",

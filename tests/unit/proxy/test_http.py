@@ -347,6 +347,16 @@ async def test_prometheus_finds_the_proxy_and_the_workers(served: Cluster, http:
     ]
 
 
+async def test_prometheus_is_told_the_group_of_a_worker_that_is_in_one(
+    served: Cluster, http: httpx.AsyncClient
+) -> None:
+    served.decode.group = "big"
+    served.publish()
+    await served.until(lambda: any(member.group for member in served.proxy.pool.members))
+    labels = [target["labels"] for target in (await http.get("/prometheus/targets")).json()]
+    assert [each.get("group") for each in labels] == [None, None, "big"]
+
+
 async def test_prometheus_finds_the_controller_once_it_has_said_where(served: Cluster, http: httpx.AsyncClient) -> None:
     served.controller.metrics_address = "127.0.0.1:9"
     served.publish()
