@@ -97,9 +97,11 @@ class ProxyServer:
     async def start(self) -> Addresses:
         """Raises OSError for a port that cannot be taken."""
         host = self._config.host
-        http_socket = _listen(host, self._config.http_port)
+        with _naming("http_port"):
+            http_socket = _listen(host, self._config.http_port)
         try:
-            grpc_port = listen(self._grpc, join_host_port(host, self._config.grpc_port), self._tls)
+            with _naming("grpc_port"):
+                grpc_port = listen(self._grpc, join_host_port(host, self._config.grpc_port), self._tls)
         except OSError:
             http_socket.close()
             raise
@@ -138,6 +140,15 @@ class ProxyServer:
                 logger.info("ready" if is_ready else "not ready: no worker can take a request")
                 await self._health.set_ready(is_ready)
             was_ready = is_ready
+
+
+@contextlib.contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """Whoever reads what a failed start said knows the setting by its name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{error} (proxy.{field}): end who has it, or set another port") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -126,13 +126,13 @@ async def test_a_wrong_option_is_named_and_ends_the_process(launch: Launch, opti
     assert await process.wait() == 2
 
 
-@pytest.mark.parametrize("option", ["--grpc-port", "--http-port"])
-async def test_a_port_that_is_taken_is_named(launch: Launch, option: str) -> None:
+@pytest.mark.parametrize("setting", ["grpc_port", "http_port"])
+async def test_a_port_that_is_taken_is_named(launch: Launch, setting: str) -> None:
     """Field reports D41 and D42."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process = await launch(option, str(port))
-        await line_with(process, rf"cannot listen on 127.0.0.1:{port}.*\(proxy.{option[2:].replace('-', '_')}\)")
+        process = await launch(f"--{setting.replace('_', '-')}", str(port))
+        await line_with(process, rf"cannot listen on 127.0.0.1:{port}.*\(proxy.{setting}\): end who has it")
         assert await process.wait() == 1
 
 
