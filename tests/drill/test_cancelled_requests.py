@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.integration.processes import Processes
 from tests.integration.test_handoff import expected, prompt_of
 
@@ -22,7 +23,7 @@ def test_after_200_requests_of_which_a_third_is_cancelled_nothing_is_left(fake_c
     def ask(n: int) -> str | None:
         body = {"model": "test", "prompt": prompts[n], "max_tokens": 20, "temperature": 0, "stream": n % 2 == 0}
         try:
-            response = httpx.post(f"{fake_cluster.http}/v1/completions", json=body, timeout=patience[n] or 60)
+            response = plain_http.post(f"{fake_cluster.http}/v1/completions", json=body, timeout=patience[n] or 60)
         except httpx.TimeoutException:
             return None
         assert response.status_code == 200, response.text

@@ -31,12 +31,21 @@ from rpc import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from security.address import join_host_port
 from security.cluster_tls import ClusterTls
 from security.pinned import pinned_context
+from tests import plain_http
 from tests.hosts import HERE, Host
 from tests.integration import worker_main
 from tests.integration.fork_server import ForkedProcess, Say
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
+BUSY: tuple[tuple[str, dict[str, str]], ...] = (  # what an idle worker has none of
+    ("pdserve_num_requests_running", {}),
+    ("pdserve_num_requests_waiting", {}),
+    ("pdserve_kv_blocks", {"state": "used"}),
+    ("pdserve_kv_blocks", {"state": "leased"}),
+    ("pdserve_kv_leases_active", {}),
+    ("pdserve_staging_slots", {"state": "busy"}),
+)
 
 
 class StaticController(control_pb2_grpc.MembershipServicer):
@@ -128,21 +137,16 @@ class WorkerProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry these labels."""
-        return metric_value(f"http://{self.addresses['metrics']}/metrics", name, **labels)
+        return metric_sum(self._metrics(), name, labels)
 
     @property
     def is_idle(self) -> bool:
         """No request, no used or leased block, no busy slot."""
-        return not any(
-            (
-                self.metric("pdserve_num_requests_running"),
-                self.metric("pdserve_num_requests_waiting"),
-                self.metric("pdserve_kv_blocks", state="used"),
-                self.metric("pdserve_kv_blocks", state="leased"),
-                self.metric("pdserve_kv_leases_active"),
-                self.metric("pdserve_staging_slots", state="busy"),
-            )
-        )
+        text = self._metrics()
+        return not any(metric_sum(text, name, labels) for name, labels in BUSY)
+
+    def _metrics(self) -> str:
+        return plain_http.get(f"http://{self.addresses['metrics']}/metrics", timeout=10).text
 
 
 @dataclass
@@ -283,8 +287,8 @@ class Processes:
         return self.tls / "server.crt"
 
     def is_ready(self) -> bool:
+        trust = pinned_context(self.certificate) if self.tls else False
         try:
-            trust = True if self.tls is None else pinned_context(self.certificate)
             return httpx.get(f"{self.http}/ready", timeout=2, verify=trust).status_code == 200
         except httpx.TransportError:
             return False
@@ -294,7 +298,7 @@ class Processes:
 
     def complete(self, prompt: str | list[int], max_tokens: int = 8, **fields: Any) -> httpx.Response:
         body = {"model": "test", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **fields}
-        return httpx.post(f"{self.http}/v1/completions", json=body, timeout=60)
+        return plain_http.post(f"{self.http}/v1/completions", json=body, timeout=60)
 
     def text(self, prompt: str | list[int], max_tokens: int = 8) -> str:
         response = self.complete(prompt, max_tokens)
@@ -344,7 +348,7 @@ class Processes:
 
 
 def metric_value(url: str, name: str, **labels: str) -> float:
-    return metric_sum(httpx.get(url, timeout=10).text, name, labels)
+    return metric_sum(plain_http.get(url, timeout=10).text, name, labels)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:

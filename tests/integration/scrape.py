@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests import plain_http
 
 Series = tuple[str, frozenset[tuple[str, str]]]  # name and labels
 
@@ -13,7 +14,7 @@ Series = tuple[str, frozenset[tuple[str, str]]]  # name and labels
 def scrape_counts(url: str) -> dict[Series, float]:
     """Every counter's and histogram's series. No value is negative or no number, and buckets add up."""
     counts: dict[Series, float] = {}
-    for family in text_string_to_metric_families(httpx.get(url, timeout=10).text):
+    for family in text_string_to_metric_families(plain_http.get(url, timeout=10).text):
         assert all(sample.value >= 0 for sample in family.samples), family
         if family.type in ("counter", "histogram"):
             counts |= {(s.name, frozenset(s.labels.items())): s.value for s in family.samples}

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from engine.fake_runner import FakeRunner
+from tests import plain_http
 from tests.integration.processes import Processes
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,7 @@ def expected_text(prompt: str, max_tokens: int) -> str:
 
 def post(cluster: Processes, path: str, body: Any) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.post(
+    return plain_http.post(
         f"{cluster.http}{path}", content=content, headers={"content-type": "application/json"}, timeout=30
     )
 
@@ -135,7 +136,7 @@ def test_a_prompt_is_cached_for_its_own_tenant_and_salt_only(
 
     def num_cached(headers: dict[str, str], fields: dict[str, Any]) -> int:
         body = {"model": "test", "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields}
-        response = httpx.post(f"{fake_cluster.http}/v1/completions", json=body, headers=headers, timeout=30)
+        response = plain_http.post(f"{fake_cluster.http}/v1/completions", json=body, headers=headers, timeout=30)
         assert response.json()["choices"][0]["text"] == expected_text(prompt, 8)
         return int(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
@@ -149,7 +150,7 @@ def test_a_prompt_is_cached_for_its_own_tenant_and_salt_only(
 def test_streamed_and_whole_answers_are_the_same(fake_cluster: Processes) -> None:
     body = {"model": "test", "prompt": "stream me", "max_tokens": 12, "temperature": 0, "stream": True}
     pieces = []
-    with httpx.stream("POST", f"{fake_cluster.http}/v1/completions", json=body, timeout=30) as response:
+    with plain_http.stream("POST", f"{fake_cluster.http}/v1/completions", json=body, timeout=30) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         for line in response.iter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
@@ -194,7 +195,7 @@ def test_every_token_has_finite_logprobs_the_first_too_whole_and_streamed(
     assert all(-9999 <= value <= 0 for value in told["token_logprobs"])
     assert all(len(top) in (20, 21) for top in told["top_logprobs"])
     streamed: list[float] = []
-    with httpx.stream(
+    with plain_http.stream(
         "POST", f"{fake_cluster.http}/v1/completions", json={"max_tokens": 8, "stream": True, **asked}, timeout=30
     ) as response:
         for line in response.iter_lines():

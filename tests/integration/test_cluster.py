@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 
 from bench.fake_model import write_fake_model
@@ -35,6 +34,7 @@ from deploy.processes import ProcessReference, command_of, in_sessions, marked, 
 from engine.config import EngineConfig
 from engine.fake_runner import FakeModel
 from rpc import control_pb2, control_pb2_grpc
+from tests import plain_http
 from tests.integration.processes import wait_until
 from tests.integration.test_api import expected_text
 
@@ -130,7 +130,7 @@ class Cluster:
 
     @property
     def is_ready(self) -> bool:
-        return httpx.get(f"{self.state.http_url}/ready", timeout=10).status_code == 200
+        return plain_http.get(f"{self.state.http_url}/ready", timeout=10).status_code == 200
 
     @property
     def prometheus(self) -> str:
@@ -139,7 +139,7 @@ class Cluster:
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Prometheus's answer now."""
         url = f"{self.prometheus}/api/v1/query"
-        answer = httpx.get(url, params={"query": expression}, timeout=10).raise_for_status().json()
+        answer = plain_http.get(url, params={"query": expression}, timeout=10).raise_for_status().json()
         result: list[dict[str, Any]] = answer["data"]["result"]
         return [series for series in result if series["value"][1] != "NaN"]
 
@@ -314,13 +314,13 @@ def test_every_panel_and_every_alert_gets_data_from_a_real_prometheus(cluster: C
         prompt = f"{turn}: longer than a block, so that the prefix cache and the pool are asked"
         cluster.generate(prompt)
         body = {"model": model, "prompt": f"pooled {prompt}", "max_tokens": 4}
-        asked = httpx.post(f"{cluster.state.http_url}/v1/completions", json=body, headers=POOLED, timeout=60)
+        asked = plain_http.post(f"{cluster.state.http_url}/v1/completions", json=body, headers=POOLED, timeout=60)
         assert asked.status_code == 200, asked.text
         unanswered = [query for query in unanswered if not cluster.query(query)]
         if not unanswered or time.monotonic() > deadline:
             break
     assert unanswered == []
-    rules = httpx.get(f"{cluster.prometheus}/api/v1/rules", timeout=10).json()["data"]["groups"][0]["rules"]
+    rules = plain_http.get(f"{cluster.prometheus}/api/v1/rules", timeout=10).json()["data"]["groups"][0]["rules"]
     assert {rule["name"] for rule in rules} == {alert.name for alert in ALERTS}
 
 
@@ -346,7 +346,7 @@ def test_the_last_worker_that_generates_cannot_be_scaled_away(cluster: Cluster) 
 
 
 def test_the_context_is_what_the_workers_caches_hold(cluster: Cluster) -> None:
-    (model,) = httpx.get(f"{cluster.state.http_url}/v1/models", timeout=10).json()["data"]
+    (model,) = plain_http.get(f"{cluster.state.http_url}/v1/models", timeout=10).json()["data"]
     assert model["max_model_len"] == 128 * EngineConfig().block_size < FakeModel().max_model_len
 
 

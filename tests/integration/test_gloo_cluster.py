@@ -10,6 +10,7 @@ import pytest
 
 from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
+from tests import plain_http
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 from tests.integration.test_handoff import DEADLINES, expected, prompt_of
 
@@ -37,7 +38,7 @@ def use(cluster: Processes, workers: list[WorkerProcess]) -> None:
 def complete(cluster: Processes, prompt: list[int], request_id: str | None) -> httpx.Response:
     body = {"model": "test", "prompt": prompt, "max_tokens": 8, "temperature": 0}
     headers = {} if request_id is None else {"x-request-id": request_id}
-    return httpx.post(f"{cluster.http}/v1/completions", json=body, headers=headers, timeout=60)
+    return plain_http.post(f"{cluster.http}/v1/completions", json=body, headers=headers, timeout=60)
 
 
 @pytest.mark.parametrize("num_pairs", [1, 2])

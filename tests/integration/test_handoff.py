@@ -19,6 +19,7 @@ from deploy.timeline.rows import timeline
 from deploy.trace.cluster_trace import cluster_trace
 from deploy.trace.recorder import Recorder, Target
 from engine.fake_runner import FakeModel, FakeRunner
+from tests import plain_http
 from tests.integration.processes import Processes, wait_until
 from tests.integration.test_api import expected_text
 from tests.trace_format import check_trace
@@ -216,7 +217,7 @@ def test_decode_killed_while_it_speaks_is_continued_without_a_seam(cluster: Proc
     prompt, killed = prompt_of(40), threading.Event()
     body = {"model": "test", "prompt": prompt, "max_tokens": 300, "temperature": 0, "stream": True}
     text = ""
-    with httpx.stream("POST", f"{cluster.http}/v1/completions", json=body, timeout=60) as response:
+    with plain_http.stream("POST", f"{cluster.http}/v1/completions", json=body, timeout=60) as response:
         speaker = cluster.worker(response.headers["x-decode-worker"])
         for line in response.iter_lines():
             if line.startswith("data: {"):

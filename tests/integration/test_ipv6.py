@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel
+from tests import plain_http
 from tests.hosts import Host
 from tests.integration.processes import ROOT, Processes
 from tests.integration.test_api import check_canary
@@ -54,11 +54,11 @@ def test_kv_goes_through_a_pool_on_ipv6(cluster: Processes) -> None:
 
 
 def test_every_address_is_told_with_brackets_and_answers(cluster: Processes) -> None:
-    targets = [target["targets"][0] for target in httpx.get(f"{cluster.http}/prometheus/targets").json()]
+    targets = [target["targets"][0] for target in plain_http.get(f"{cluster.http}/prometheus/targets").json()]
     assert len(targets) == 4
     for target in targets:
         assert target.startswith("[::1]:")
-        assert httpx.get(f"http://{target}/metrics", timeout=30).status_code == 200
+        assert plain_http.get(f"http://{target}/metrics", timeout=30).status_code == 200
 
 
 def test_clients_reach_both_ports(cluster: Processes) -> None:

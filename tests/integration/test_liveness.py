@@ -17,6 +17,7 @@ import pytest
 from bench.chaos.relay import Relay
 from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel, FakeRunner
+from tests import plain_http
 from tests.integration.processes import Processes, WorkerProcess, metric_value, wait_until
 
 pytestmark = pytest.mark.integration
@@ -140,7 +141,7 @@ async def test_a_proxy_that_starts_while_the_controller_is_paused_serves_from_it
 def status(url: str) -> int:
     """0 where nobody answers."""
     try:
-        return httpx.get(url, timeout=2).status_code
+        return plain_http.get(url, timeout=2).status_code
     except httpx.TransportError:
         return 0
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 
 from bench.fake_model import write_fake_model
@@ -28,6 +27,7 @@ from engine.fake_runner import FakeModel, FakeRunner
 from kv_transfer.messages import Compatibility, FailureReason, HandoffError, PeerInfo, Ticket
 from rpc import inference_pb2, inference_pb2_grpc
 from rpc.worker_pb2 import PROTOCOL_VERSION
+from tests import plain_http
 from tests.hosts import HERE
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 
@@ -99,7 +99,7 @@ def test_prompts_are_spread_over_the_nodes_and_read_from_them(cluster: Processes
     assert all(objects(node) > 0 for node in cluster.pool_nodes)
     assert hits(cluster) >= 4 * 8
     check_nothing_is_held(cluster)
-    targets = httpx.get(f"{cluster.http}/prometheus/targets", timeout=5).json()
+    targets = plain_http.get(f"{cluster.http}/prometheus/targets", timeout=5).json()
     scraped = {target["labels"]["worker"]: target["targets"] for target in targets}
     assert [scraped[node.name] for node in cluster.pool_nodes] == [[n.addresses["metrics"]] for n in cluster.pool_nodes]
 

@@ -21,6 +21,7 @@ import pytest
 from bench.fake_model import write_fake_model
 from engine.fake_runner import FakeModel, FakeRunner
 from rpc import inference_pb2, inference_pb2_grpc
+from tests import plain_http
 from tests.integration.processes import Processes, WorkerProcess, wait_until
 from tests.integration.scrape import check_none_fell, scrape_counts
 
@@ -253,7 +254,7 @@ def test_a_request_may_ask_for_another_mode(cluster: Processes) -> None:
 
 def complete(cluster: Processes, prompt: list[int], n: int, headers: dict[str, str]) -> httpx.Response:
     body: dict[str, Any] = {"model": "test", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True}
-    return httpx.post(f"{cluster.http}/v1/completions", json=body, headers=headers, timeout=60)
+    return plain_http.post(f"{cluster.http}/v1/completions", json=body, headers=headers, timeout=60)
 
 
 def test_the_real_models_text_is_the_same_from_the_pool(real_model: Path, tmp_path: Path) -> None:

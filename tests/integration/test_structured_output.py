@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import jsonschema
 import openai
 import psutil
 import pytest
 
+from tests import plain_http
 from tests.integration.processes import ROOT, Processes
 
 pytestmark = pytest.mark.integration
@@ -145,10 +145,10 @@ def test_the_example_runs(cluster: Processes) -> None:
 def test_a_grammar_that_hangs_its_compiler_hangs_nobody_else(cluster: Processes, client: Any) -> None:
     with ThreadPoolExecutor(1) as pool:
         body = {"messages": PARIS, "response_format": {"type": "json_schema", "json_schema": {"schema": HANGS}}}
-        refused = pool.submit(httpx.post, f"{cluster.http}/v1/chat/completions", json=body, timeout=30)
+        refused = pool.submit(plain_http.post, f"{cluster.http}/v1/chat/completions", json=body, timeout=30)
         assert chat(client, max_tokens=4).choices[0].finish_reason == "length"
         assert not refused.done()
-        assert httpx.get(f"{cluster.http}/health", timeout=1).status_code == 200
+        assert plain_http.get(f"{cluster.http}/health", timeout=1).status_code == 200
         assert refused.result().status_code == 400
     assert "too complex" in refused.result().json()["error"]["message"]
     chat(client, extra_body={"regex": "a"})
@@ -161,7 +161,7 @@ def test_the_process_that_tries_grammars_ends_when_its_proxy_is_killed(
         other.controller.set_members([worker.member() for worker in cluster.workers])
         before = set(checkers())
         other.start_proxy()
-        answer = httpx.post(f"{other.http}/v1/completions", json={"prompt": "a", "regex": "a"}, timeout=30)
+        answer = plain_http.post(f"{other.http}/v1/completions", json={"prompt": "a", "regex": "a"}, timeout=30)
         assert answer.status_code == 200
         (checker,) = set(checkers()) - before
         proxy = checker.parent()
