@@ -14,7 +14,8 @@ from time import monotonic
 from uuid import uuid4
 
 from cluster.desired_file import DesiredFile
-from cluster.fleet import Fleet, Retire, Start
+from cluster.fleet import Fleet
+from cluster.fleet_action import Retire, Start
 from cluster.fleet_worker import FleetWorker
 from cluster.introductions import introduce
 from cluster.kept_processes import KeptProcesses

@@ -10,34 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cluster.backoff import Backoff
+from cluster.fleet_action import Action, Retire, Start
 from cluster.fleet_worker import FleetWorker, WorkerState
 from cluster.group_limits import NO_GROUP, GroupLimits
 from cluster.roles import RoleName
 from cluster.spec import RestartSpec
 
 PLACE_RETRY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    name: str
-    role: RoleName
-    incarnation: str
-    num_restarts: int
-    role_epoch: int = 1
-    group: str = NO_GROUP
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """Drain it, then stop it. A worker that never became ready is just stopped."""
-
-    name: str
-    incarnation: str
-    was_ready: bool
-
-
-Action = Start | Retire
 
 
 class UnknownWorkerError(KeyError):

@@ -6,7 +6,8 @@ from itertools import count
 
 import pytest
 
-from cluster.fleet import Fleet, Retire, Start, UnknownWorkerError
+from cluster.fleet import Fleet, UnknownWorkerError
+from cluster.fleet_action import Retire, Start
 from cluster.fleet_worker import WorkerState
 from cluster.roles import RoleName
 from cluster.spec import RestartSpec

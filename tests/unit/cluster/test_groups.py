@@ -12,7 +12,8 @@ import pytest
 from cluster.control_service import member_message
 from cluster.controller import Controller
 from cluster.desired_file import DesiredFile
-from cluster.fleet import Fleet, NoRoomError, RoleChangeError, Start
+from cluster.fleet import Fleet, NoRoomError, RoleChangeError
+from cluster.fleet_action import Start
 from cluster.group_limits import GroupLimits
 from cluster.membership import Snapshot
 from cluster.roles import RoleName
