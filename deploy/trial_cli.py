@@ -101,3 +101,30 @@ def alerts(
     from deploy.commands.drill_alerts import run
 
     run(speed, output)
+
+
+@drill.command()
+def rolling(
+    seed: Annotated[int, typer.Option(help="Of the requests.", metavar="N")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Replace every worker under load: no request fails, each text is as undisturbed. Exit status 1 if not."""
+    from deploy.commands.drill_rolling import run
+
+    run(seed, output)
+
+
+@drill.command()
+def starts(
+    number: Annotated[int, typer.Option("--starts", min=1, help="How often it is started.", metavar="N")] = 10,
+    seed: Annotated[int, typer.Option(help="Of which ports are taken, and when.", metavar="N")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Markdown, added to its end.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Start 2 prefill + 2 decode while ports are taken: it serves, or names port and setting. Exit status 1 if not."""
+    from deploy.commands.drill_starts import run
+
+    run(number, seed, output)
