@@ -87,7 +87,10 @@ class RollingDrill:
             self._over = True
             await clients
         self.outcome.seconds = loop.time() - started_at
-        self.outcome.stayed += [t.name for t in await self._fleet.ready() if t.incarnation in before]
+        after = await self._fleet.ready()
+        self.outcome.stayed += [target.name for target in after if target.incarnation in before]
+        if not 0 < len(before) == len(after):
+            self.outcome.stayed.append(f"{len(before)} workers were ready before, {len(after)} after")
         text = (await self._client.get(f"{self._url}/metrics")).text
         self.outcome.num_migrations = metric_sum(text, "pdserve_migrations_total", {})
         return self.outcome

@@ -24,6 +24,7 @@ class Server:
         self.suffix = ""
         self.status = 200
         self.incarnation = 1
+        self.num_workers = 1
         self.asked = asyncio.Event()  # since `forget`
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
@@ -41,7 +42,7 @@ class Server:
         return httpx.Response(self.status, text=event)
 
     async def ready(self) -> Sequence[Target]:
-        return [Target("decode-0", "decode", f"i{self.incarnation}", 1, "127.0.0.1:1")]
+        return [Target("decode-0", "decode", f"i{self.incarnation}", 1, "127.0.0.1:1")] * self.num_workers
 
     async def died(self, target: Target) -> None:
         raise AssertionError(f"nobody is to die here, and {target} did")
@@ -74,8 +75,11 @@ async def test_all_is_well_when_each_answer_is_as_before_and_every_worker_is_ano
     assert (rows["workers replaced"], rows["went on from a token on another worker"]) == ("1", "2")
 
 
-async def test_a_worker_that_stayed_is_a_fault() -> None:
+async def test_a_worker_that_stayed_and_one_that_is_missing_are_faults() -> None:
     assert list((await drill(Server(), lambda: None)).faults) == ["not replaced: decode-0"]
+    server = Server()
+    outcome = await drill(server, lambda: setattr(server, "num_workers", 0))
+    assert list(outcome.faults) == ["not replaced: 1 workers were ready before, 0 after"]
 
 
 async def test_a_text_that_differs_and_a_refusal_are_faults() -> None:
