@@ -22,7 +22,7 @@ from cluster.membership import Addresses
 from cluster.pool_metrics import PoolMetrics
 from cluster.pool_node_spec import PoolNodeSpec
 from cluster.pool_service import PoolService
-from cluster.worker import SERVER_OPTIONS
+from cluster.server_options import SERVER_OPTIONS
 from engine.kv_cache import KVCache, KVLayout
 from engine.kv_identity import KVIdentity
 from kv_transfer.local_pool_node import LocalPoolNode

@@ -9,10 +9,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from wsgiref.simple_server import WSGIServer
 
 import grpc
 from prometheus_client import CollectorRegistry, start_http_server
@@ -24,10 +22,12 @@ from cluster.kv_plane import KVPlane
 from cluster.membership import Addresses
 from cluster.observe_service import ObserveService, Record
 from cluster.request_stream import Identity, LoadReporter, StreamServer
+from cluster.server_options import SERVER_OPTIONS
 from cluster.step_totals import StepTotals
 from cluster.token_request import RequestBuilder
 from cluster.warm_up import warm_up
 from cluster.worker_metrics import EngineMetrics
+from cluster.worker_parts import WorkerParts
 from cluster.worker_spec import WorkerSpec
 from decode_worker.service import DecodeService
 from engine.build import build_engine, model_of
@@ -41,33 +41,10 @@ from prefill_worker.service import PrefillService
 from rpc import observe_pb2_grpc, peer_pb2_grpc, pool_pb2_grpc, worker_pb2, worker_pb2_grpc
 from security.address import join_host_port
 from security.cluster_tls import ClusterTls
-from security.connection import HANDSHAKE_OPTION, listen
+from security.connection import listen
 from telemetry.tracer import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
-
-SERVER_OPTIONS = [
-    ("grpc.keepalive_time_ms", 5_000),  # a peer that went away without a word is noticed
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),  # peers ask an idle link whether it lives
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    HANDSHAKE_OPTION,
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a worker that has started consists of."""
-
-    engine: EngineThread
-    kv: KVPlane
-    prefill: PrefillService
-    decode: DecodeService
-    loads: LoadReporter
-    records: RecordLog[Record]
-    server: grpc.aio.Server
-    metrics_server: WSGIServer
 
 
 class Worker:
@@ -79,7 +56,7 @@ class Worker:
         self._loaded = loaded
         self._admission = Admission(spec)
         self._started_at = monotonic()
-        self._parts: Parts | None = None
+        self._parts: WorkerParts | None = None
         self._tracer: Tracer | None = None
         self._totals = StepTotals()
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -119,7 +96,7 @@ class Worker:
         port = listen(server, join_host_port(spec.host, 0), tls.server)
         kv.pool.writer.serve_at(join_host_port(spec.host, port))
         metrics_server, _ = start_http_server(0, addr=spec.host, registry=registry)
-        self._parts = Parts(engine, kv, prefill, decode, loads, records, server, metrics_server)
+        self._parts = WorkerParts(engine, kv, prefill, decode, loads, records, server, metrics_server)
         self._observe_steps(EngineMetrics(registry, labels, engine))
         self._mount()
         engine.start()
@@ -178,23 +155,18 @@ class Worker:
         return await asyncio.shield(self._failed)
 
     async def stop(self) -> None:
-        """Ends the servers, the engine and the transport, in this order; each within its deadline."""
+        """Admits no more and ends, each part within its deadline."""
         if self._parts is None:
             return
         self._close_admission()
         if self._watching is not None:
             self._watching.cancel()
-        await self._parts.server.stop(grace=1.0)
-        await self._parts.kv.pool.close()
-        await self._parts.kv.peers.close()
-        await asyncio.to_thread(self._parts.engine.stop)
-        await asyncio.to_thread(self._parts.kv.close)
-        await asyncio.to_thread(self._parts.metrics_server.shutdown)
+        await self._parts.stop()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 
     @property
-    def _started(self) -> Parts:
+    def _started(self) -> WorkerParts:
         if self._parts is None:
             raise RuntimeError(f"worker {self.spec.name} is not started")
         return self._parts

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bench.chaos.relay import Relay
-from cluster.worker import SERVER_OPTIONS
+from cluster.server_options import SERVER_OPTIONS
 from decode_worker.grpc_peer import CHANNEL_OPTIONS, GrpcPeer
 from engine.fake_runner import FakeRunner
 from kv_transfer.local_peer import LocalPeer
