@@ -23,12 +23,12 @@ from cluster.launcher import Launcher, ProcessLost, RunningWorker
 from cluster.membership import Member, Membership
 from cluster.placements import NoPlaceError
 from cluster.proxy_keeper import ProxyKeeper
+from cluster.retirements import Retirements
 from cluster.roles import RoleName, can_generate
 from cluster.scale_events import BY_HAND, ScaleEvents
 from cluster.spec import ClusterSpec, ProxySpec
 from cluster.worker_status import WorkerStatus, report_of
 
-DRAIN_MARGIN_S = 10.0  # for a drain's own answer
 logger = logging.getLogger(__name__)
 
 
@@ -59,7 +59,7 @@ class Controller:
         self._desired_file = desired_file
         self._kept = KeptProcesses(launcher)
         self._running: dict[str, RunningWorker] = {}  # by incarnation
-        self._retiring: dict[str, asyncio.Task[int]] = {}  # by incarnation
+        self._retirements = Retirements(self._running, self._kept, self._goes_on)
         self._tasks: asyncio.TaskGroup
         self._changed = asyncio.Event()
         self._stopping = False
@@ -166,7 +166,7 @@ class Controller:
     async def _wait_for_change(self) -> None:
         retry_at = self.fleet.next_retry_at()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(_loop_time(retry_at)):
+            async with asyncio.timeout(None if retry_at is None else retry_at - monotonic()):
                 await self._changed.wait()
 
     def _launch(self, start: Start) -> None:
@@ -226,30 +226,8 @@ class Controller:
         self._changed.set()
 
     def _retire(self, retire: Retire, timeout_s: float | None = None) -> asyncio.Task[int]:
-        """The task that takes it out, one per incarnation however often it is asked for."""
-        task = self._retiring.get(retire.incarnation)
-        if task is None:
-            timeout_s = self.spec.drain_timeout_s if timeout_s is None else timeout_s
-            task = self._tasks.create_task(self._drain_and_stop(retire, timeout_s))
-            task.add_done_callback(lambda _: self._retiring.pop(retire.incarnation, None))
-            self._retiring[retire.incarnation] = task
-        return task
-
-    async def _drain_and_stop(self, retire: Retire, timeout_s: float) -> int:
-        """Its end is seen by the task that watches it."""
-        worker = self._running.get(retire.incarnation)
-        if worker is None:
-            return 0
-        num_aborted = 0
-        if retire.was_ready:
-            logger.info("%s drains for up to %g s", retire.name, timeout_s)
-            try:
-                async with asyncio.timeout(timeout_s + DRAIN_MARGIN_S):
-                    num_aborted = await worker.drain(timeout_s)
-            except (ProcessLost, TimeoutError) as error:
-                logger.warning("%s did not drain: %s", retire.name, error)
-        await (self._kept.release(worker) if self._goes_on(worker) else worker.stop())
-        return num_aborted
+        timeout_s = self.spec.drain_timeout_s if timeout_s is None else timeout_s
+        return self._retirements.begin(self._tasks, retire, timeout_s)
 
     def _goes_on(self, worker: RunningWorker) -> bool:
         """Whether its process will be that of the same name in its next role."""
@@ -269,8 +247,3 @@ class Controller:
 
 def new_incarnation() -> str:
     return uuid4().hex[:12]
-
-
-def _loop_time(at: float | None) -> float | None:
-    """A `time.monotonic` instant on the running loop's clock."""
-    return None if at is None else asyncio.get_running_loop().time() + at - monotonic()
