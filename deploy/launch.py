@@ -6,11 +6,8 @@ It is up when a real generation has come back through the proxy, not before.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,31 +30,24 @@ from deploy.cluster_state import (
 from deploy.config import DeployConfig
 from deploy.context_check import check_context
 from deploy.control_client import ControlClient, ControllerUnreachableError
-from deploy.errors import CommandError
 from deploy.inference_client import Generation, GenerationFailedError, text_request
+from deploy.launch_error import LaunchError
+from deploy.launched_controller import start_controller
 from deploy.launched_proxy import is_ready, proxy_spec, reachable, stop_timeout_s
 from deploy.model_store import default_cache_dir, resolve_model
 from deploy.port_check import check_ports
 from deploy.processes import reference
 from deploy.prometheus import start_prometheus
 from deploy.ray_head import RayHead
-from deploy.ray_process import last_lines
 from deploy.security_check import check_security
 from deploy.tear_down import tear_down
 from rpc import control_pb2
 from security.address import join_host_port
 
-CONTROLLER_TIMEOUT_S = 90.0
 PROXY_TIMEOUT_S = 60.0
 FIRST_GENERATION_TIMEOUT_S = 120.0
 POLL_S = 0.1
-NUM_LOG_LINES = 20
-TRACEBACK = re.compile(r"^(\s|$|Traceback |The above exception|During handling)")  # the kept log has it
 MOST_PROXY_STARTS = 2
-
-
-class LaunchError(CommandError):
-    """The launch failed; the message has what the dead process said last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +166,7 @@ class Launch:
             process, ray_address = head.start()
             state, environment = self._store.update(state, head=process, ray_address=ray_address), head.environment
         self._say_what_is_awaited(state)
-        self._start_controller(environment, state, model_dir)
+        start_controller(self._controller_settings(model_dir), self._config, state, self._store, environment)
         if self._options.with_prometheus:
             state = self._store.update(state, prometheus=start_prometheus(state, environment))
         access = ClusterAccess.of(state)
@@ -200,31 +190,14 @@ class Launch:
         else:
             self._say(f"waiting for the Ray at {state.ray_address} to have {num_others + 1} machines")
 
-    def _start_controller(self, environment: Mapping[str, str], state: ClusterState, model_dir: Path) -> None:
-        settings = ControllerSettings(
+    def _controller_settings(self, model_dir: Path) -> ControllerSettings:
+        return ControllerSettings(
             spec=self._config.cluster,
             model_dir=str(model_dir),
             proxy=proxy_spec(self._config, model_dir, self._operator_key_file) if self._starts_proxy else None,
             log_dir=str(self._folder / "logs"),
             state_dir=str(self._folder),
         )
-        file = self._folder / "controller.json"
-        file.write_text(settings.model_dump_json())
-        command = [sys.executable, "-m", "deploy.start_controller", state.ray_address, state.namespace, str(file)]
-        spec = settings.spec
-        timeout_s = CONTROLLER_TIMEOUT_S + (spec.start_timeout_s if spec.num_nodes > 1 else 0.0)
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise LaunchError(f"the controller did not start within {timeout_s:g} s") from error
-        if done.returncode != 0:
-            check_ports(
-                wanted_ports(self._config, with_prometheus=False)[:1], self._store
-            )  # two launches at once: the other has it
-            said = last_lines(self._folder / "logs" / "controller.log", NUM_LOG_LINES)
-            raise LaunchError("\n".join(part for part in (done.stderr.strip(), said) if part))
 
     def _wait_for_workers(self, client: ControlClient, state: ClusterState) -> None:
         wanted = sum(self._config.cluster.desired.values())
@@ -234,13 +207,13 @@ class Launch:
                 states = [info.member.state for info in workers]
                 for info in workers:
                     if info.member.state == control_pb2.WORKER_FAILED:
-                        raise LaunchError(self._last_words(state, info.member.worker, info.last_error))
+                        raise LaunchError.of(state, info.member.worker, info.last_error)
                 num_ready = states.count(control_pb2.WORKER_READY)
                 self._say(f"starting workers: {num_ready} of {wanted} ready")
                 if num_ready >= wanted:
                     return
         except ControllerUnreachableError as error:
-            raise LaunchError(self._last_words(state, "controller", str(error))) from error
+            raise LaunchError.of(state, "controller", str(error)) from error
         raise LaunchError(f"the workers did not start within {self._config.cluster.start_timeout_s:g} s")
 
     def _wait_for_proxy(self, client: ControlClient, state: ClusterState, access: ClusterAccess) -> None:
@@ -249,7 +222,7 @@ class Launch:
             info = client.server_info()
             if info.num_proxy_restarts >= MOST_PROXY_STARTS or monotonic() > deadline:
                 error = info.proxy_last_error or f"the proxy was not ready within {PROXY_TIMEOUT_S:g} s"
-                raise LaunchError(self._last_words(state, "proxy", error))
+                raise LaunchError.of(state, "proxy", error)
             sleep(POLL_S)
 
     def _generate_once(self, state: ClusterState, access: ClusterAccess) -> None:
@@ -258,11 +231,7 @@ class Launch:
             for _ in Generation(state.grpc_address, request, FIRST_GENERATION_TIMEOUT_S, access):
                 pass
         except GenerationFailedError as error:
-            raise LaunchError(self._last_words(state, "proxy", f"the first generation failed: {error}")) from error
-
-    def _last_words(self, state: ClusterState, process: str, error: str) -> str:
-        lines = last_lines(state.log_dir / f"{process}.log", NUM_LOG_LINES, leave_out=TRACEBACK)
-        return f"{process} could not start: {error}\nthe last lines of its log:\n{lines}"
+            raise LaunchError.of(state, "proxy", f"the first generation failed: {error}") from error
 
 
 def _text(path: Path | None) -> str | None:
