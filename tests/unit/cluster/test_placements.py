@@ -95,3 +95,19 @@ def test_what_no_machine_has_is_named_with_the_way_out() -> None:
     pool = {"placement": {"labels": {"rack": "9"}}}
     with pytest.raises(NoPlaceError, match=r"none of 3 machines has rack=9, .*`pdserve join` takes --label"):
         started(THREE, worker("decode-0", pool))
+
+
+def test_each_group_goes_to_machines_of_its_own() -> None:
+    groups = [
+        {"name": "large", "most": 1, "placement": {"labels": {"memory": "large"}}},
+        {"name": "gpu", "engine": {"device": "cuda"}},
+    ]
+    cluster = ClusterSpec.model_validate({"pools": {"decode": {"replicas": 2, "groups": groups}}})
+    nodes = [Node("a", "10.0.0.1"), Node("b", "10.0.0.2", {"memory": "large"}), Node("c", "10.0.0.3", {}, {"GPU": 1.0})]
+    large, gpu = (
+        cluster.process(f"decode-{index}", "decode", f"i{index}", "/model", group=group)
+        for index, group in enumerate(("large", "gpu"))
+    )
+    assert started(nodes, large, gpu) == ["b", "c"]
+    with pytest.raises(NoPlaceError, match="1 free GPU, which decode-1 needs"):
+        started(nodes[:2], gpu)
