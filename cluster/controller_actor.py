@@ -68,7 +68,10 @@ class ControllerActor:
         server = ControlServer(controller, autoscaler, metrics.address)
         address = join_host_port(settings.spec.host, settings.spec.controller_port)
         tls = ClusterTls.read(settings.spec.tls)
-        await server.start(address, tls.server)
+        try:
+            await server.start(address, tls.server)
+        except OSError as error:
+            raise OSError(f"{error} (cluster.controller_port): end who has it, or set another port") from error
         logger.info("controller %s serves on %s, process %d", controller.incarnation, address, os.getpid())
         self._ready.set_result(address)
         scaling = asyncio.create_task(autoscaler.run(), name="autoscaler")

@@ -10,16 +10,25 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from random import SystemRandom
 
+LOWEST = 20000  # Ray's workers have those below
+GIVEN_OUT = Path(
+    "/proc/sys/net/ipv4/ip_local_port_range"
+)  # to whoever names none: Ray's processes, and each connection
+MOST_TRIES = 100
 LISTENING = "0A"  # proc(5), net/tcp: TCP_LISTEN
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:
-    """One for each host, all different, that nobody uses now. Raises OSError for a host that is not this machine's."""
+    """One for each host, all different, that nobody uses now, and that the system gives nobody meanwhile.
+
+    Raises OSError for a host that is not this machine's.
+    """
     sockets: list[socket.socket] = []
     try:
         for host in hosts:
-            sockets.append(_bound(host, 0))
+            sockets.append(_bound_below(_lowest_given_out(), host))
         return [int(taken.getsockname()[1]) for taken in sockets]
     finally:
         for taken in sockets:
@@ -56,6 +65,22 @@ def _listening(table: Path, port: int) -> list[str]:
         return []
     rows = [line.split() for line in table.read_text().splitlines()[1:]]
     return [row[9] for row in rows if row[3] == LISTENING and int(row[1].rpartition(":")[2], 16) == port]
+
+
+def _lowest_given_out() -> int:
+    return int(GIVEN_OUT.read_text().split()[0])
+
+
+def _bound_below(end: int, host: str) -> socket.socket:
+    """To any port at all when there is none from LOWEST to `end`."""
+    ports = range(LOWEST, end)
+    for port in SystemRandom().sample(ports, min(MOST_TRIES, len(ports))):
+        try:
+            return _bound(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return _bound(host, 0)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -16,7 +16,7 @@ from deploy.cluster_ports import wanted_ports
 from deploy.cluster_state import CLUSTER_VARIABLE, StateStore
 from deploy.config import DEFAULT_FILE, load
 from deploy.port_check import HostError, PortTakenError, WantedPort, check_ports
-from deploy.ports import free_ports, is_free, listener
+from deploy.ports import GIVEN_OUT, LOWEST, free_ports, is_free, listener
 from deploy.processes import ProcessReference, command_of, in_sessions, marked, reference
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
@@ -101,6 +101,18 @@ def test_a_taken_port_is_not_free_and_its_listener_is_found() -> None:
 
 
 def test_free_ports_differ() -> None:
+    assert len(set(free_ports(["127.0.0.1"] * 5))) == 5
+
+
+def test_a_free_port_is_none_that_the_system_gives_out_meanwhile() -> None:
+    lowest = int(GIVEN_OUT.read_text().split()[0])
+    assert all(LOWEST <= port < lowest for port in free_ports(["127.0.0.1"] * 20)) or lowest <= LOWEST
+
+
+def test_a_machine_that_gives_out_all_ports_has_free_ones_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = tmp_path / "range"
+    everything.write_text("1024\t65535\n")
+    monkeypatch.setattr("deploy.ports.GIVEN_OUT", everything)
     assert len(set(free_ports(["127.0.0.1"] * 5))) == 5
 
 
