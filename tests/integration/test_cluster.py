@@ -358,6 +358,24 @@ def test_a_cluster_without_prefill_workers_still_answers(cluster: Cluster) -> No
     cluster.until(lambda _: cluster.generate()[1] == "p2p")
 
 
+def test_a_worker_changes_its_role_and_back_in_its_process_and_answers_stay_right(cluster: Cluster) -> None:
+    before = next(w for w in cluster.until(all_ready({"prefill-0", "decode-0"}))["workers"] if w["role"] == "prefill")
+    expected, incarnations_seen = expected_text(PROMPT, 8), {before["incarnation"]}
+    for old, new in (("prefill", "decode"), ("decode", "prefill")):
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(cluster.generate, num_tokens=LONG)
+            done = cluster.shell.run("role", "prefill-0", new)
+            assert running.result()[0] == expected_text(PROMPT, LONG)
+        assert done.returncode == 0, done.stderr
+        assert f"prefill-0: {old} → {new}" in done.stdout
+        now = cluster.workers()["prefill-0"]
+        assert (now["role"], now["pid"], now["restarts"]) == (new, before["pid"], before["restarts"])
+        assert now["incarnation"] not in incarnations_seen
+        incarnations_seen.add(now["incarnation"])
+        assert cluster.generate()[0] == expected
+    cluster.until(lambda _: cluster.generate() == (expected, "p2p"))
+
+
 def test_a_killed_proxy_is_started_again(cluster: Cluster) -> None:
     before = cluster.report()["proxy"]
     kill(before["pid"])
