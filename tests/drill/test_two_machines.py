@@ -24,6 +24,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         yield Machines(net, tmp_path, undo)
 
 
+@pytest.mark.long
 def test_a_worker_on_each_of_two_machines_and_both_on_one_when_the_other_leaves(
     machines: Machines, tmp_path: Path
 ) -> None:

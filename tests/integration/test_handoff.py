@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import httpx
@@ -148,7 +148,7 @@ def test_decode_speaks_and_prefill_computes_while_a_hand_off_is_open(cluster: Pr
         speaking = pool.submit(cluster.complete, "speak on", 1500)
         wait_until(lambda: decode.metric("pdserve_computed_tokens_total", kind="decode") > 0, 20)
         answer = pool.submit(cluster.complete, prompt_of(2000))
-        while not answer.done():
+        while not wait([answer], timeout=0.05).done:
             if prefill.metric("pdserve_kv_leases_active") == 1:
                 spoken = decode.metric("pdserve_computed_tokens_total", kind="decode")
                 during.append((spoken, prefill.metric("pdserve_computed_tokens_total", kind="prefill")))

@@ -257,6 +257,7 @@ def complete(cluster: Processes, prompt: list[int], n: int, headers: dict[str, s
     return plain_http.post(f"{cluster.http}/v1/completions", json=body, headers=headers, timeout=60)
 
 
+@pytest.mark.long
 def test_the_real_models_text_is_the_same_from_the_pool(real_model: Path, tmp_path: Path) -> None:
     engine = {"num_blocks": 64, "max_model_len": 1024}
     prompt = [int(n) for n in random.Random(1).choices(range(1000, 20000), k=150)]
