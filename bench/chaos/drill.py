@@ -17,12 +17,13 @@ from random import Random
 
 import httpx
 
+from bench.busy_gauges import BUSY, IN_DOUBT
 from bench.chaos.answer import Answer, Refused, ask
 from bench.chaos.fleet import Fleet
 from bench.chaos.mishaps import Mishaps, Scale, Scaling
 from bench.chaos.questions import KINDS, Question, make_questions
 from bench.chaos.relayed_membership import RelayedMembership
-from bench.chaos.verdict import IDLE_GAUGES, Verdict
+from bench.chaos.verdict import Verdict
 from bench.free_port import free_port
 from bench.metric_sum import metric_sum
 
@@ -189,7 +190,7 @@ class Drill:
             except httpx.TransportError as error:
                 left.append(f"{target.name}: its metrics cannot be read: {error}")
                 continue
-            for name, labels in IDLE_GAUGES:
+            for name, labels in (*BUSY, IN_DOUBT):
                 if value := metric_sum(text, name, labels):
                     left.append(f"{target.name}: {name} {labels or ''} is {value:g}")
         in_flight = metric_sum(

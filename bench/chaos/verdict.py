@@ -9,16 +9,6 @@ from itertools import starmap
 
 from bench.chaos.mishaps import Mishap
 
-IDLE_GAUGES: tuple[tuple[str, dict[str, str]], ...] = (
-    ("pdserve_num_requests_running", {}),
-    ("pdserve_num_requests_waiting", {}),
-    ("pdserve_kv_blocks", {"state": "used"}),
-    ("pdserve_kv_blocks", {"state": "leased"}),
-    ("pdserve_kv_leases_active", {}),
-    ("pdserve_staging_slots", {"state": "busy"}),
-    ("pdserve_staging_slots", {"state": "quarantined"}),
-)
-
 
 @dataclass(slots=True)
 class Verdict:

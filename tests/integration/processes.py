@@ -24,6 +24,7 @@ import grpc
 import httpx
 
 import proxy.__main__
+from bench.busy_gauges import BUSY
 from bench.metric_sum import metric_sum
 from cluster.roles import ROLES, RoleName
 from deploy.ports import free_ports
@@ -38,14 +39,6 @@ from tests.integration.fork_server import ForkedProcess, Say
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
-BUSY: tuple[tuple[str, dict[str, str]], ...] = (  # what an idle worker has none of
-    ("pdserve_num_requests_running", {}),
-    ("pdserve_num_requests_waiting", {}),
-    ("pdserve_kv_blocks", {"state": "used"}),
-    ("pdserve_kv_blocks", {"state": "leased"}),
-    ("pdserve_kv_leases_active", {}),
-    ("pdserve_staging_slots", {"state": "busy"}),
-)
 
 
 class StaticController(control_pb2_grpc.MembershipServicer):
