@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from proxy.admission.slo import Slo
 from proxy.dashboard.quantile import thinned
+from proxy.request.attained import attained
 from proxy.request.lifecycle import Lifecycle, Phase
 from proxy.request.priority import LABELS
 
@@ -102,10 +103,8 @@ class SampleMaker:
         """Of a choice that has ended; one that failed or was cancelled has attained nothing."""
         for label in slo.asked:
             self.count(f"slo_{label}_asked")
-        if choice.error is None:
-            timings = choice.timings
-            for label in slo.attained(timings.time_to_first_token_s, choice.progress.time_per_output_token_s):
-                self.count(f"slo_{label}_attained")
+        for label in attained(choice, slo):
+            self.count(f"slo_{label}_attained")
 
     def look_at(self, choice: Lifecycle) -> None:
         """What it has come to since the last sample."""

@@ -8,6 +8,7 @@ import logging
 from proxy.errors import ApiError
 from proxy.metrics import ProxyMetrics
 from proxy.openai.unsupported import shortened
+from proxy.request.attained import attained
 from proxy.request.generation import Generation
 from proxy.request.generation_request import GenerationRequest
 from proxy.request.lifecycle import Lifecycle
@@ -45,10 +46,8 @@ class Outcomes:
         """A choice that failed or was cancelled has attained nothing, and counts as asked."""
         for label in request.slo.asked:
             self._metrics.slo_requests.labels(label).inc()
-        if choice.error is None:
-            timings = choice.timings
-            for label in request.slo.attained(timings.time_to_first_token_s, choice.progress.time_per_output_token_s):
-                self._metrics.slo_attained.labels(label).inc()
+        for label in attained(choice, request.slo):
+            self._metrics.slo_attained.labels(label).inc()
 
 
 def told(request: GenerationRequest, generation: Generation, trace_id: str | None) -> Fields:
